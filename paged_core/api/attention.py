@@ -1,0 +1,100 @@
+"""Attention backends: where keys and values live and how queries read them through block tables (paper, section 4.1).
+
+    layout = backend.layout(num_blocks)            once; the executor allocates one cache tensor per layer by it
+    plan = backend.plan(batch)                     once a step; covers every distinct (window, head layout)
+    backend.forward(layer, q, k, v, kv, plan, out) once per layer: writes k and v to their slots, then attends
+
+Semantics. Query token i of a sequence at position p attends to positions j <= p of that sequence, and with a window w
+only to p - w < j. Logits are q.k * scale, then softcap * tanh(logits / softcap) when the layer has a softcap, then
+softmax in fp32. Slots that no position of a live sequence owns may hold anything, NaN included. A sequence's result
+must not depend on its neighbours in the batch beyond rounding; with `batch_invariant` not at all.
+
+Capabilities: sliding_window, softcap, lse (forward returns log-sum-exp), fused_rope (takes unrotated q and k),
+batch_invariant, shared_prefix, fp32, bf16, fp16 (KV element types), swap.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from paged_core.api.allocator import BlockCopy, SwapPair
+    from paged_core.api.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionNeed:
+    """What a model asks of a backend. dtypes by name: float32, bfloat16, float16. `windows`: the distinct ones."""
+
+    device: str  # "cpu" or "cuda"
+    dtype: str
+    kv_dtype: str
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    max_len: int = 0
+    max_rows: int = 0
+    token_budget: int = 0
+    windows: tuple[int, ...] = ()
+    softcap: float | None = None
+    required: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """One layer's cache tensor for `num_blocks` blocks: shape and dtype name. Bytes cover keys and values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    block_axis: int
+    bytes_per_block: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """One layer's constants. `rope` indexes `Batch.rope` (-1: no rotary positions); used with `fused_rope` only."""
+
+    index: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    k_scale: float = 1.0
+    v_scale: float = 1.0
+    rope: int = -1
+
+
+class Attention(ABC):
+    """One backend, bound to one need. Owns scratch memory; the cache tensors belong to the executor."""
+
+    @abstractmethod
+    def layout(self, num_blocks: int) -> KVLayout:
+        """The cache tensor of one layer for a pool of `num_blocks` (device or host)."""
+
+    @abstractmethod
+    def plan(self, batch: Batch) -> Any:
+        """Work out once a step what all layers share. The result is passed back to `forward` untouched."""
+
+    @abstractmethod
+    def forward(
+        self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: Any, out: Tensor
+    ) -> Tensor | None:
+        """Write k and v into `kv` at the batch's slots, attend, store into `out`.
+
+        q, out [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; possibly strided over the token axis.
+        Returns log-sum-exp float32 [tokens, heads] when the need requires `lse`, else None.
+        """
+
+    @abstractmethod
+    def copy_blocks(self, caches: Sequence[Tensor], copies: Sequence[BlockCopy]) -> None:
+        """Copy blocks within every layer's cache, all copies as if at once (a source is never also a target)."""
+
+    @abstractmethod
+    def swap_blocks(self, sources: Sequence[Tensor], targets: Sequence[Tensor], pairs: Sequence[SwapPair]) -> None:
+        """Copy blocks from one tier's caches to the other's; complete (or ordered before later work) on return."""

@@ -1,0 +1,90 @@
+"""Executors: where the model runs. One control message a step; logits never cross this contract.
+
+    create -> capacity -> start(num_blocks, num_host_blocks, tables) -> [submit -> collect]* -> close
+
+The executor creates attention, sampler and loader by name and loads the weights; a simulated one takes the ModelSpec
+and does neither.
+
+Capabilities: simulated, tensor_parallel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from paged_core.api.batch import StepPlan, StepResult
+    from paged_core.api.model import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorNeed:
+    """Everything the execution side needs; no autos left. Bytes and tokens; `threads` 0 = the library's default."""
+
+    model: str
+    spec: ModelSpec
+    loader: str
+    attn: str
+    sampler: str
+    device: str
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    max_rows: int
+    max_len: int
+    token_budget: int
+    kv_memory_bytes: int
+    host_memory_bytes: int
+    threads: int = 0
+    world_size: int = 1
+    eos_token_ids: tuple[int, ...] = ()
+    required: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class KVCapacity:
+    """Blocks that fit into the memory the need allows, and bytes of one block over all layers."""
+
+    num_blocks: int
+    num_host_blocks: int
+    block_bytes: int
+
+
+class Ticket:
+    """A step that was submitted. Executors subclass it to carry what they need."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: StepPlan) -> None:
+        self.plan = plan
+
+
+class Executor(ABC):
+    """Runs steps in the order of submission. At most `max_in_flight` tickets are open (1 unless it says more)."""
+
+    max_in_flight: int = 1
+
+    @abstractmethod
+    def capacity(self) -> KVCapacity:
+        """How many blocks fit. Loads no weights."""
+
+    @abstractmethod
+    def start(self, num_blocks: int, num_host_blocks: int, tables: NDArray[np.int32]) -> None:
+        """Load weights, allocate both pools. `tables` is the allocator's array; a remote executor mirrors it."""
+
+    @abstractmethod
+    def submit(self, plan: StepPlan) -> Ticket:
+        """Begin a step: moves, forward pass, sampling. The plan's arrays stay unchanged until it was collected."""
+
+    @abstractmethod
+    def collect(self, ticket: Ticket) -> StepResult:
+        """Wait for a step. Raises EngineDeadError, cause chained, when the place where it ran is gone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release memory and processes. Idempotent."""

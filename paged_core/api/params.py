@@ -1,0 +1,187 @@
+"""SamplingParams: how the tokens of one request are chosen. Names, meanings and defaults are vLLM's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from paged_core.errors import RequestError
+
+MAX_N = 256
+MAX_LOGPROBS = 50
+MAX_STOPS = 64
+MAX_STOP_CHARS = 1024
+MAX_BAD_WORDS = 256
+MAX_LOGIT_BIAS = 1024
+GREEDY_EPSILON = 1e-5
+
+
+@dataclass(slots=True)
+class SamplingParams:
+    """How to sample one request. Validated on construction: RequestError (a ValueError) names the field.
+
+    n, best_of            sequences returned / drawn
+    temperature           0 (below 1e-5) = greedy
+    top_p, top_k, min_p   nucleus; k <= 0 = off, k >= vocabulary = off; minimum relative to the best probability
+    seed                  makes the draws repeatable; they then depend on nothing but seed, branch and position
+    presence_penalty, frequency_penalty   subtracted from logits of tokens already in the output, in [-2, 2]
+    repetition_penalty    > 0; divides positive and multiplies negative logits of tokens in prompt or output
+    stop                  strings; text ends before the earliest completed match (or after it, if included)
+    stop_token_ids        token ids that end the sequence; obeyed even with ignore_eos
+    min_tokens            no end-of-sequence, stop id or stop string before so many tokens
+    max_tokens            None = up to the model's limit
+    logprobs              None = off, 0 = the sampled token only, k = the k best as well
+    prompt_logprobs       the same for every prompt token but the first
+    logit_bias            token id -> value in [-100, 100] added to its logit
+    allowed_token_ids     only these may be sampled
+    bad_words             strings whose token sequences may not be completed
+    """
+
+    n: int = 1
+    best_of: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    use_beam_search: bool = False
+    beam_width: int | None = None
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    bad_words_token_ids: list[list[int]] = field(default_factory=list, repr=False)
+    """Filled by the engine from `bad_words` and the tokenizer; not for callers."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            self.stop = [self.stop]
+        self.stop = list(self.stop or [])
+        self.stop_token_ids = list(self.stop_token_ids or [])
+        self.bad_words = list(self.bad_words or [])
+        self._check_numbers()
+        self._check_lists()
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every token is the most probable one."""
+        return self.temperature < GREEDY_EPSILON
+
+    @property
+    def num_sequences(self) -> int:
+        """Table rows the request may need at once: max(n, best_of, beam_width)."""
+        beams = (self.beam_width or self.n) if self.use_beam_search else 1
+        return max(self.n, self.best_of or 1, beams)
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """`stop`, always as a list."""
+        return list(self.stop or [])
+
+    def _check_numbers(self) -> None:
+        _integer("n", self.n, 1, MAX_N)
+        _optional_integer("best_of", self.best_of, self.n, MAX_N)
+        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        _number("temperature", self.temperature, 0.0, 100.0)
+        _number("top_p", self.top_p, 0.0, 1.0, above=True)
+        _integer("top_k", self.top_k, -1, 2**63 - 1)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _optional_integer("seed", self.seed, -(2**63), 2**64 - 1)
+        _optional_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})", "min_tokens")
+        _optional_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _optional_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
+        _optional_integer("beam_width", self.beam_width, 1, MAX_N)
+        _number("length_penalty", self.length_penalty, -10.0, 10.0)
+        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
+
+    def _check_lists(self) -> None:
+        _strings("stop", self.stop, MAX_STOPS)
+        _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            ids = getattr(self, name)
+            if ids is not None:
+                _token_ids(name, ids)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError("allowed_token_ids is empty: nothing could be sampled", "allowed_token_ids")
+        if self.logit_bias is not None:
+            self.logit_bias = _bias(self.logit_bias)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Raise RequestError for a token id outside [0, vocab_size)."""
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token in getattr(self, name) or ():
+                if not 0 <= token < vocab_size:
+                    raise RequestError(f"{name} has token id {token}, outside the vocabulary of {vocab_size}", name)
+
+
+def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise RequestError(f"{name} must be a finite number, not {value!r}", name)
+    if not low <= value <= high or (above and value == low):
+        interval = f"{'(' if above else '['}{low:g}, {high:g}]"
+        raise RequestError(f"{name} must lie in {interval}, got {value!r}", name)
+
+
+def _integer(name: str, value: Any, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise RequestError(f"{name} must be an integer, not {value!r}", name)
+    if not low <= value <= high:
+        raise RequestError(f"{name} must lie in [{low}, {high}], got {value}", name)
+
+
+def _optional_integer(name: str, value: Any, low: int, high: int) -> None:
+    if value is not None:
+        _integer(name, value, low, high)
+
+
+def _strings(name: str, values: Any, limit: int) -> None:
+    if len(values) > limit:
+        raise RequestError(f"{name} holds {len(values)} strings; at most {limit} are allowed", name)
+    for value in values:
+        if not isinstance(value, str) or not value or len(value) > MAX_STOP_CHARS:
+            raise RequestError(f"{name} must hold non-empty strings of at most {MAX_STOP_CHARS} characters", name)
+
+
+def _token_ids(name: str, values: Any) -> None:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise RequestError(f"{name} must hold token ids (integers >= 0), not {value!r}", name)
+
+
+def _bias(bias: Any) -> dict[int, float]:
+    if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
+        raise RequestError(f"logit_bias must map at most {MAX_LOGIT_BIAS} token ids to numbers", "logit_bias")
+    result: dict[int, float] = {}
+    for key, value in bias.items():
+        try:
+            token = int(key)
+        except (TypeError, ValueError):
+            token = -1
+        if isinstance(key, bool) or token < 0 or str(token) != str(key):
+            raise RequestError(f"logit_bias has the key {key!r}, which is not a token id", "logit_bias")
+        _number("logit_bias", value, -100.0, 100.0)
+        result[token] = float(value)
+    return result

@@ -1,0 +1,72 @@
+"""Samplers: from logits to tokens, next to the logits, inside the executor.
+
+A row's draw depends on its own logits, parameters, seed, branch and position and on nothing else: not on neighbours,
+not on batch order, not on preemption (law 16). Order of operations: logprobs of the raw logits are taken first; then
+allowed tokens, bad words, min_tokens and bias; penalties; greedy rows end here; temperature; min-p; top-k; top-p; draw.
+
+Capabilities: logprobs, penalties, logit_bias, bad_words, allowed_token_ids, seed, min_p, candidates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from paged_core.api.batch import RowStart, TopLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerNeed:
+    """What the engine asks of a sampler. `eos_token_ids` are masked until a row's min_tokens."""
+
+    device: str
+    vocab_size: int
+    max_rows: int
+    eos_token_ids: tuple[int, ...] = ()
+    required: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Samples:
+    """Result of one `sample`: tokens int32 [draws]; logprobs per draw that asked; failed draws with a reason."""
+
+    tokens: NDArray[np.int32]
+    logprobs: dict[int, TopLogprobs] = field(default_factory=dict)
+    candidates: dict[int, TopLogprobs] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+
+class Sampler(ABC):
+    """Keeps per-row state (parameters, token counts) from `start` to `end`."""
+
+    @abstractmethod
+    def start(self, start: RowStart) -> None:
+        """Begin, or begin anew, with `start.row`: parameters, seed, prompt and output so far."""
+
+    @abstractmethod
+    def end(self, row: int) -> None:
+        """Forget `row`. Unknown rows are left alone."""
+
+    @abstractmethod
+    def sample(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        num_candidates: NDArray[np.int32] | None = None,
+    ) -> Samples:
+        """Draw one token per row of `logits` [draws, vocab] (float; may be overwritten) and count it as output.
+
+        `positions` are those the drawn tokens will take; output length so far = position - prompt length. A row whose
+        logits hold NaN, or of which everything is masked, fails alone.
+        """
+
+    @abstractmethod
+    def logprobs(self, logits: Tensor, targets: NDArray[np.int32], num_logprobs: int) -> TopLogprobs:
+        """Log-probabilities of `targets` [rows] under `logits` [rows, vocab], with the best `num_logprobs`."""

@@ -1,0 +1,1 @@
+"""The engine: schedule, apply, submit, collect, commit, emit."""

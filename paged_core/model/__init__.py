@@ -1,0 +1,1 @@
+"""The native decoder and what feeds it."""

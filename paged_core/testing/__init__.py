@@ -1,0 +1,1 @@
+"""Seams for tests of plugins and engine; nothing but tests imports this."""
