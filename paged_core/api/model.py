@@ -51,7 +51,7 @@ class ModelSpec:
     itself (Gemma's `1 + w` is folded in by the loader).
     """
 
-    architecture: str  # as in config.json, for messages only
+    architecture: str  # as in config.json; read by messages and by the table of Hugging Face weight names only
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -64,6 +64,7 @@ class ModelSpec:
     norm: str = "rms"
     norm_eps: float = 1e-6
     norm_bias: bool = False
+    norm_in_float32: bool = False  # multiply by the weight before rounding back (Gemma); others round first
     norm_placement: str = "pre"
     final_norm: bool = True
     # attention
