@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExecutorNeed:
-    """Everything the execution side needs; no autos left. Bytes and tokens; `threads` 0 = the library's default."""
+    """Everything the execution side needs; no autos left. Bytes and tokens; `threads` 0 = the library's default.
+
+    `attn_required`: capabilities of the chosen attention backend that the executor switches on (`fused_rope`).
+    """
 
     model: str
     spec: ModelSpec
@@ -43,6 +46,7 @@ class ExecutorNeed:
     threads: int = 0
     world_size: int = 1
     eos_token_ids: tuple[int, ...] = ()
+    attn_required: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
 
 

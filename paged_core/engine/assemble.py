@@ -1,0 +1,252 @@
+"""Assemble: from what the user wants (Settings) to an Engine. The only place where parts are wired together."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paged_core.api.allocator import AllocatorNeed
+from paged_core.api.attention import AttentionNeed
+from paged_core.api.executor import ExecutorNeed, KVCapacity
+from paged_core.api.loader import LoaderNeed
+from paged_core.api.preemption import PreemptionNeed
+from paged_core.api.request import Rows
+from paged_core.api.sampler import SamplerNeed
+from paged_core.api.scheduler import SchedulerNeed
+from paged_core.engine.clock import RealClock
+from paged_core.engine.config import EngineConfig
+from paged_core.engine.engine import Engine
+from paged_core.engine.hardware import choose_device, choose_dtype, element_bytes
+from paged_core.engine.ledger import Ledger
+from paged_core.errors import ConfigError
+from paged_core.plugins import bootstrap
+from paged_core.settings import Settings, memory_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paged_core.api.clock import Clock
+    from paged_core.api.executor import Executor
+    from paged_core.api.loader import Loader, Tokenizer
+    from paged_core.api.model import ModelSpec
+    from paged_core.plugins import Plugins
+
+_BUDGET = {"cpu": 512, "cuda": 8192}  # tokens a step: a CPU step of 512 tokens keeps streams moving (case S07)
+
+
+def load_settings(**flags: Any) -> Settings:
+    """User intent from keywords over environment over paged.toml over defaults. None means "not given"."""
+    return Settings.load(**flags)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A located model: its files are local, nothing heavy is loaded."""
+
+    name: str
+    loader_name: str
+    loader: Loader
+    spec: ModelSpec
+    tokenizer: Tokenizer
+
+
+class Stopwatch:
+    """Seconds by phase of start-up."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """The time since the last lap belongs to `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
+        self._last = now
+
+
+def assemble(
+    settings: Settings, plugins: Plugins | None = None, clock: Clock | None = None
+) -> tuple[Engine, dict[str, float]]:
+    """An engine that is ready to run, and the seconds each phase of start-up took."""
+    watch = Stopwatch()
+    plugins = bootstrap(settings) if plugins is None else plugins
+    watch.lap("plugins")
+    model = locate(settings, plugins)
+    watch.lap("model files and tokenizer")
+    need = executor_need(settings, plugins, model)
+    chosen = choose(settings, plugins, need)
+    watch.lap("choosing plugins")
+    executor: Executor = plugins.create("executor", chosen["executor"], need)
+    facts = engine_config(settings, need, executor.capacity(), chosen)
+    watch.lap("compute libraries")
+    allocator = plugins.create("alloc", chosen["alloc"], allocator_need(settings, facts, need))
+    policy_needs = _policy_needs(facts)
+    preemption = plugins.create("preempt", chosen["preempt"], policy_needs[0])
+    scheduler = plugins.create("sched", chosen["sched"], policy_needs[1])
+    executor.start(facts.num_blocks, facts.num_host_blocks, allocator.tables)
+    watch.lap("weights and KV pool")
+    rows = Rows(need.max_rows, need.max_len)
+    ledger = Ledger(allocator, preemption, rows, (facts.token_budget, facts.max_num_seqs))
+    engine = Engine(facts, model.tokenizer, (ledger, scheduler), executor, clock or RealClock())
+    watch.lap("engine")
+    return engine, watch.seconds
+
+
+def locate(settings: Settings, plugins: Plugins, progress: Callable[[str], None] | None = None) -> Model:
+    """Choose a loader, make the model's files local, read spec and tokenizer."""
+    need = LoaderNeed(settings.model)
+    name = plugins.select("loader", settings.loader, need).provider.name
+    loader: Loader = plugins.create("loader", name, need)
+    loader.pull(progress)
+    return Model(settings.model, name, loader, loader.spec(), loader.tokenizer())
+
+
+def executor_need(settings: Settings, plugins: Plugins, model: Model) -> ExecutorNeed:
+    """Everything the execution side needs, with attention and sampler chosen for this model and device."""
+    spec = model.spec
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.dtype, spec.dtype, device)
+    kv_dtype = dtype if settings.kv_dtype == "auto" else settings.kv_dtype
+    max_len = _max_len(settings, spec)
+    attention_need = AttentionNeed(
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=settings.block_size,
+        windows=tuple(sorted({window for window in spec.windows if window is not None})),
+        softcap=spec.attention_softcap,
+    )
+    attention = plugins.select("attn", settings.attn, attention_need).provider
+    fused = frozenset({"fused_rope"}) & attention.capabilities if spec.ropes else frozenset()
+    sampler = plugins.select("sampler", settings.sampler, SamplerNeed(device, spec.vocab_size, 0)).provider.name
+    kv_bytes = spec.kv_bytes_per_token(element_bytes(kv_dtype))
+    return ExecutorNeed(
+        model=settings.model,
+        spec=spec,
+        loader=model.loader_name,
+        attn=attention.name,
+        sampler=sampler,
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        block_size=settings.block_size,
+        max_rows=2 * settings.max_num_seqs,
+        max_len=max_len,
+        token_budget=_token_budget(settings, device, max_len),
+        kv_memory_bytes=_kv_memory(settings, spec, dtype, kv_bytes, max_len),
+        host_memory_bytes=settings.host_memory,
+        threads=settings.threads or 0,
+        eos_token_ids=model.tokenizer.eos_token_ids,
+        attn_required=fused,
+    )
+
+
+def choose(settings: Settings, plugins: Plugins, need: ExecutorNeed) -> dict[str, str]:
+    """Names of all seven plugins, judged before anything heavy happens."""
+    pool = AllocatorNeed(0, 0, need.block_size, need.max_rows, need.max_len, settings.prefix_cache)
+    sched = SchedulerNeed(
+        need.token_budget, settings.max_num_seqs, need.max_len, need.block_size, 0, settings.chunked_prefill
+    )
+    rest = {
+        "alloc": (settings.alloc, pool),
+        "sched": (settings.sched, sched),
+        "preempt": (settings.preempt, PreemptionNeed(need.block_size, 0, 0)),
+        "executor": (settings.executor, need),
+    }
+    chosen = {"loader": need.loader, "attn": need.attn, "sampler": need.sampler}
+    for kind, (asked, its_need) in rest.items():
+        chosen[kind] = plugins.select(kind, asked, its_need).provider.name
+    return chosen
+
+
+def engine_config(settings: Settings, need: ExecutorNeed, capacity: KVCapacity, chosen: dict[str, str]) -> EngineConfig:
+    """The facts, pool sizes included."""
+    useful = settings.max_num_seqs * -(-need.max_len // need.block_size)
+    num_blocks = settings.num_blocks or min(capacity.num_blocks, useful)
+    return EngineConfig(
+        model=settings.model,
+        architecture=need.spec.architecture,
+        vocab_size=need.spec.vocab_size,
+        device=need.device,
+        dtype=need.dtype,
+        kv_dtype=need.kv_dtype,
+        block_size=need.block_size,
+        num_blocks=num_blocks,
+        num_host_blocks=min(capacity.num_host_blocks, num_blocks),
+        block_bytes=capacity.block_bytes,
+        max_model_len=need.max_len,
+        max_num_seqs=settings.max_num_seqs,
+        token_budget=need.token_budget,
+        chunked_prefill=settings.chunked_prefill,
+        prefix_cache=settings.prefix_cache,
+        seed=settings.seed,
+        audit=settings.audit,
+        plugins=chosen,
+    )
+
+
+def allocator_need(settings: Settings, facts: EngineConfig, need: ExecutorNeed) -> AllocatorNeed:
+    """The allocator's need, pool sizes known."""
+    return AllocatorNeed(
+        num_blocks=facts.num_blocks,
+        num_host_blocks=facts.num_host_blocks,
+        block_size=facts.block_size,
+        max_rows=need.max_rows,
+        max_len=need.max_len,
+        prefix_cache=facts.prefix_cache,
+        hash_seed=settings.hash_seed,
+    )
+
+
+def _policy_needs(facts: EngineConfig) -> tuple[PreemptionNeed, SchedulerNeed]:
+    preemption = PreemptionNeed(facts.block_size, facts.block_bytes, facts.num_host_blocks)
+    scheduler = SchedulerNeed(
+        token_budget=facts.token_budget,
+        max_num_seqs=facts.max_num_seqs,
+        max_len=facts.max_model_len,
+        block_size=facts.block_size,
+        num_blocks=facts.num_blocks,
+        chunked_prefill=facts.chunked_prefill,
+    )
+    return preemption, scheduler
+
+
+def _max_len(settings: Settings, spec: ModelSpec) -> int:
+    if settings.max_model_len is None:
+        return spec.max_position
+    if settings.max_model_len > spec.max_position:
+        raise ConfigError(
+            f"max_model_len {settings.max_model_len} exceeds what the model was built for ({spec.max_position} tokens)"
+        )
+    return settings.max_model_len
+
+
+def _token_budget(settings: Settings, device: str, max_len: int) -> int:
+    """Tokens a step. Without chunked prefill a whole prompt must fit, so the default grows to max_len."""
+    budget = settings.max_num_batched_tokens
+    if budget is None:
+        budget = _BUDGET[device] if settings.chunked_prefill else max(_BUDGET[device], max_len)
+        return max(budget, settings.max_num_seqs)
+    if budget < settings.max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({budget}) is less than max_num_seqs ({settings.max_num_seqs}): a step could not "
+            "decode every running sequence; raise the one or lower the other"
+        )
+    return budget
+
+
+def _kv_memory(settings: Settings, spec: ModelSpec, dtype: str, kv_bytes: int, max_len: int) -> int:
+    """Bytes for the device pool: what the user says, or a fraction of what machine and cgroup leave free."""
+    if settings.num_blocks is not None:
+        return settings.num_blocks * settings.block_size * kv_bytes * 2
+    if settings.kv_memory is not None:
+        return settings.kv_memory
+    from paged_core.model.weights import num_parameters
+
+    weights = num_parameters(spec) * element_bytes(dtype)
+    free = memory_limit() - weights
+    return int(max(free, 0) * settings.kv_memory_fraction)

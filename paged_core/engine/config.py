@@ -1,0 +1,69 @@
+"""EngineConfig: the facts an engine runs with. Nothing is `auto` here; it is written once and printed at start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Facts. Sizes in tokens, blocks or bytes as the names say."""
+
+    model: str
+    architecture: str
+    vocab_size: int
+    device: str
+    dtype: str
+    kv_dtype: str
+    block_size: int
+    num_blocks: int
+    num_host_blocks: int
+    block_bytes: int
+    max_model_len: int
+    max_num_seqs: int
+    token_budget: int
+    chunked_prefill: bool
+    prefix_cache: bool
+    seed: int | None = None
+    audit: bool = False
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """kind -> provider name"""
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens the device pool holds."""
+        return self.num_blocks * self.block_size
+
+    def describe(self) -> list[str]:
+        """The lines printed at start."""
+        chosen = "  ".join(f"{kind}={name}" for kind, name in self.plugins.items())
+        pool = self.num_blocks * self.block_bytes / _GIB
+        host = self.num_host_blocks * self.block_bytes / _GIB
+        lines = [
+            f"{self.model}: {self.architecture}, {self.dtype} on {self.device}, up to {self.max_model_len} tokens",
+            (
+                f"KV pool: {self.kv_tokens:,} tokens = {self.num_blocks:,} blocks of {self.block_size} "
+                f"({pool:.2f} GiB {self.kv_dtype}), swap {self.num_host_blocks:,} blocks ({host:.2f} GiB)"
+            ),
+            (
+                f"steps: up to {self.token_budget} tokens and {self.max_num_seqs} sequences, "
+                f"chunked prefill {_on(self.chunked_prefill)}, prefix cache {_on(self.prefix_cache)}"
+            ),
+            f"plugins: {chosen}",
+        ]
+        if self.kv_tokens < self.max_model_len:
+            lines.append(
+                f"note: the KV pool ({self.kv_tokens:,} tokens) is smaller than max_model_len ({self.max_model_len:,}): "
+                "longer requests end early or are refused"
+            )
+        return lines
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"

@@ -1,0 +1,154 @@
+"""Emitter: decides which branches ended, keeps every request's answer, and hands out RequestOutputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paged_core.engine.endings import Ending, Endings
+from paged_core.engine.outputs import Answer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from paged_core.api.batch import StepPlan, StepResult
+    from paged_core.api.loader import Tokenizer
+    from paged_core.api.output import RequestOutput
+    from paged_core.api.request import Group
+    from paged_core.engine.ledger import Ledger
+
+
+class Emitter:
+    """Answers of all unfinished requests. Finishing goes through the ledger, which frees the blocks."""
+
+    def __init__(self, ledger: Ledger, tokenizer: Tokenizer, eos_token_ids: tuple[int, ...]) -> None:
+        self._ledger = ledger
+        self._tokenizer = tokenizer
+        self._answers: dict[str, Answer] = {}
+        self._endings = Endings(ledger.rows, eos_token_ids)
+        self._watched = np.zeros(ledger.rows.capacity, dtype=bool)
+        self.num_finished: dict[str, int] = {}
+        self.num_generated = 0
+
+    def open(self, group: Group, *, stream: bool) -> None:
+        """A request arrived. `stream`: it gets an output every step, else only a final one."""
+        self._answers[group.id] = Answer(group, self._tokenizer, stream=stream)
+
+    def emit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
+        """Outputs of a committed step, finished requests included. `now`: seconds on the engine's clock."""
+        self._start_rows(plan)
+        outputs = [self._fail(row, reason, now) for row, reason in result.failed.items()]
+        for row, (first, top) in result.prompt_logprobs.items():
+            if (answer := self._answer(row)) is not None:
+                answer.add_prompt_logprobs(first, top)
+        valid = result.num_tokens == 1
+        if result.failed:
+            valid &= ~np.isin(plan.sample_rows, list(result.failed))
+        drawn, tokens = plan.sample_rows[valid], result.tokens[valid, 0]
+        self.num_generated += len(drawn)
+        self._note_first_tokens(drawn, now)
+        endings = {ending.row: ending for ending in self._endings.check(drawn, tokens)}
+        streamed: dict[str, Answer] = {}
+        for i in np.nonzero(self._watched[drawn])[0]:
+            draw = int(np.nonzero(valid)[0][i]) if result.logprobs else 0
+            self._watch(int(drawn[i]), int(tokens[i]), result.logprobs.get(draw), endings, streamed)
+        for ending in endings.values():
+            answer = self._end(ending, now)
+            streamed.pop(answer.group.id, None)
+            if not answer.group.live or answer.stream:
+                outputs.append(self._output(answer, now))
+        outputs += [answer.output(finished=False) for answer in streamed.values()]
+        return outputs
+
+    def finish(self, group: Group, reason: str, now: float, error: str | None = None) -> RequestOutput:
+        """End a whole request now, wherever it is: abort, deadline, outgrown pool, failure."""
+        answer = self._answers[group.id]
+        answer.error = error
+        for seq, branch in zip(group.sequences, answer.branches, strict=True):
+            if not seq.finished and seq.row >= 0:
+                branch.push([int(token) for token in self._output_ids(seq.row)[branch.num_pushed :]])
+            branch.finish(reason, None)
+            if seq.row >= 0:
+                self._endings.end(seq.row)
+        self._ledger.finish_group(group, reason)
+        return self._output(answer, now)
+
+    @property
+    def num_open(self) -> int:
+        """Requests whose answer is not finished."""
+        return len(self._answers)
+
+    # -- parts of a step ------------------------------------------------------------------------------------------
+
+    def _start_rows(self, plan: StepPlan) -> None:
+        for start in plan.started:
+            self._endings.start(start.row, start.params)
+            answer = self._answer(start.row)
+            assert answer is not None
+            self._watched[start.row] = answer.watched
+            answer.metrics.num_cached_tokens = self._ledger.num_cached[answer.group.id]
+
+    def _note_first_tokens(self, drawn: NDArray[np.int32], now: float) -> None:
+        rows = self._ledger.rows
+        for row in drawn[rows.num_tokens[drawn] - rows.num_prompt[drawn] == 1]:
+            answer = self._answer(int(row))
+            assert answer is not None
+            if answer.metrics.first_token_time is None:
+                answer.metrics.first_token_time = now
+
+    def _watch(
+        self, row: int, token: int, top: object, endings: dict[int, Ending], streamed: dict[str, Answer]
+    ) -> None:
+        answer, seq = self._answer(row), self._ledger.queues.seq_of_row[row]
+        assert answer is not None
+        assert seq is not None
+        branch = answer.branches[seq.index]
+        if top is not None:
+            branch.add_logprobs(top, token)  # type: ignore[arg-type]
+        ending = endings.get(row)
+        hide = (
+            ending is not None and ending.finish_reason == "stop" and not seq.request.params.include_stop_str_in_output
+        )
+        if branch.push([token], hide_last=hide):
+            endings[row] = Ending(row, "stop", None)
+        if answer.stream:
+            streamed[answer.group.id] = answer
+
+    def _end(self, ending: Ending, now: float) -> Answer:
+        row = ending.row
+        answer, seq = self._answer(row), self._ledger.queues.seq_of_row[row]
+        assert answer is not None
+        assert seq is not None
+        branch = answer.branches[seq.index]
+        late = [int(token) for token in self._output_ids(row)[branch.num_pushed :]]
+        hide = ending.finish_reason == "stop" and not seq.request.params.include_stop_str_in_output
+        branch.push(late, hide_last=hide)
+        branch.finish(ending.finish_reason, ending.stop_reason)
+        self._endings.end(row)
+        assert branch.finish_reason is not None
+        self._ledger.finish_sequence(seq, branch.finish_reason)
+        return answer
+
+    def _fail(self, row: int, reason: str, now: float) -> RequestOutput:
+        group = self._ledger.queues.group_of_row[row]
+        assert group is not None
+        return self.finish(group, "error", now, error=reason)
+
+    def _output(self, answer: Answer, now: float) -> RequestOutput:
+        finished = not answer.group.live
+        if finished:
+            answer.metrics.finished_time = now
+            del self._answers[answer.group.id]
+            for branch in answer.branches:
+                reason = branch.finish_reason or "error"
+                self.num_finished[reason] = self.num_finished.get(reason, 0) + 1
+        return answer.output(finished=finished)
+
+    def _answer(self, row: int) -> Answer | None:
+        group = self._ledger.queues.group_of_row[row]
+        return None if group is None else self._answers.get(group.id)
+
+    def _output_ids(self, row: int) -> NDArray[np.int32]:
+        rows = self._ledger.rows
+        return rows.tokens[row, rows.num_prompt[row] : rows.num_tokens[row]]

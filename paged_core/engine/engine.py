@@ -1,0 +1,210 @@
+"""The engine: expire -> schedule -> apply -> submit -> collect -> commit -> emit."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from paged_core.api.params import SamplingParams
+from paged_core.engine.emitter import Emitter
+from paged_core.engine.intake import Intake
+from paged_core.engine.metrics import EngineStats
+from paged_core.errors import EngineDeadError, PagedError, PluginContractError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from paged_core.api.clock import Clock
+    from paged_core.api.executor import Executor
+    from paged_core.api.loader import Tokenizer
+    from paged_core.api.output import RequestOutput
+    from paged_core.api.scheduler import Scheduler
+    from paged_core.engine.config import EngineConfig
+    from paged_core.engine.ledger import Ledger
+    from paged_core.engine.view import LedgerView
+
+log = logging.getLogger("paged_core.engine")
+
+_IDLE_PAUSE_S = 0.001
+_IDLE_LIMIT_S = 60.0
+
+
+class Engine:
+    """Runs requests step by step. Not thread-safe: one thread owns it (`AsyncLLM` gives it one)."""
+
+    def __init__(
+        self,
+        facts: EngineConfig,
+        tokenizer: Tokenizer,
+        policy: tuple[Ledger, Scheduler],
+        executor: Executor,
+        clock: Clock,
+    ) -> None:
+        self.facts = facts
+        self.tokenizer = tokenizer
+        self._ledger, self._scheduler = policy
+        self._executor = executor
+        self._clock = clock
+        self._intake = Intake(tokenizer, facts)
+        self._emitter = Emitter(self._ledger, tokenizer, tokenizer.eos_token_ids)
+        self._deadlines: dict[str, float] = {}
+        self._num_computed = self._peak_blocks = 0
+        self._idle_since: float | None = None
+        self._dead: BaseException | None = None
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Any,
+        params: SamplingParams | None = None,
+        *,
+        stream: bool = False,
+        **routing: Any,
+    ) -> None:
+        """Queue one request. RequestError when it is invalid or can never run; others are not touched.
+
+        `prompt`: text, token ids, or a dict with `prompt` or `prompt_token_ids`. `stream`: an output every step instead
+        of one at the end. `routing`: priority, deadline (seconds on the engine's clock), cache_salt, adapter.
+        """
+        self._check_alive()
+        if request_id in self._ledger.queues.by_id:
+            raise RequestError(f"request id {request_id!r} is already in use", "request_id")
+        params = SamplingParams() if params is None else params
+        request = self._intake.request(request_id, prompt, params, self._clock.now(), **routing)
+        group = self._ledger.add(request, self._intake.seed(params))
+        if request.deadline is not None:
+            self._deadlines[request_id] = request.deadline
+        self._emitter.open(group, stream=stream)
+
+    def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
+        """End requests wherever they are and return their last outputs. Unknown and finished ids are left alone."""
+        return [output for request_id in list(request_ids) if (output := self._finish(request_id, "abort"))]
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether any request still waits, runs or is preempted."""
+        return bool(self._ledger.queues.by_id)
+
+    @property
+    def unfinished_ids(self) -> list[str]:
+        """Ids of all unfinished requests."""
+        return list(self._ledger.queues.by_id)
+
+    @property
+    def dead(self) -> bool:
+        """Whether the engine failed or was closed; it then refuses work."""
+        return self._dead is not None
+
+    # -- the step -------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; returns outputs that are new. Does nothing when no request is unfinished."""
+        self._check_alive()
+        try:
+            return self._step()
+        except Exception as error:
+            self._dead = error
+            running = ", ".join(group.id for group in self._ledger.queues.running[:8]) or "none"
+            chosen = ", ".join(f"{kind}={name}" for kind, name in self.facts.plugins.items())
+            error.add_note(f"engine step {self._ledger.step}; running requests: {running}; plugins: {chosen}")
+            raise
+
+    def _step(self) -> list[RequestOutput]:
+        outputs = self._expire()
+        if not self.has_unfinished:
+            return outputs
+        view = self._ledger.view(self._clock.now())
+        decision = self._scheduler.decide(view)
+        if decision.empty:
+            return outputs + self._stalled(view)
+        plan = self._ledger.apply(decision, view)
+        result = self._executor.collect(self._executor.submit(plan))
+        self._clock.advance(result.elapsed_s)
+        self._ledger.commit(plan, result)
+        self._account(plan.num_tokens)
+        return outputs + self._done(self._emitter.emit(plan, result, self._clock.now()))
+
+    def _expire(self) -> list[RequestOutput]:
+        if not self._deadlines:
+            return []
+        now = self._clock.now()
+        late = [request_id for request_id, deadline in self._deadlines.items() if deadline <= now]
+        return [output for request_id in late if (output := self._finish(request_id, "abort", "its deadline passed"))]
+
+    def _stalled(self, view: LedgerView) -> list[RequestOutput]:
+        """Nothing was scheduled: end a group that outgrew the pool, or wait for a scheduler that lets time pass."""
+        group = self._ledger.outgrown(view)
+        if group is not None:
+            need, pool = group.num_tokens + 1, self.facts.kv_tokens
+            message = f"the sequence needs room for {need} tokens and the whole KV pool holds {pool}: ended early"
+            log.warning("request %s: %s", group.id, message)
+            return self._done([self._emitter.finish(group, "length", view.now, message)])
+        if self._idle_since is None:
+            self._idle_since = view.now
+        elif view.now - self._idle_since > _IDLE_LIMIT_S:
+            raise PluginContractError(
+                f"the scheduler broke the progress law: nothing ran for {_IDLE_LIMIT_S:.0f} s while "
+                f"{len(self._ledger.queues.by_id)} requests are unfinished"
+            )
+        self._clock.sleep_until(view.now + _IDLE_PAUSE_S)
+        return []
+
+    def _account(self, num_tokens: int) -> None:
+        self._idle_since = None
+        self._num_computed += num_tokens
+        self._peak_blocks = max(self._peak_blocks, self._ledger.allocator.stats().used)
+        if self.facts.audit:
+            self._ledger.allocator.check()
+
+    def _finish(self, request_id: str, reason: str, error: str | None = None) -> RequestOutput | None:
+        group = self._ledger.queues.by_id.get(request_id)
+        if group is None:
+            return None
+        return self._done([self._emitter.finish(group, reason, self._clock.now(), error)])[0]
+
+    def _done(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
+        for output in outputs:
+            if output.finished:
+                self._deadlines.pop(output.request_id, None)
+        return outputs
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def stats(self) -> EngineStats:
+        """The engine's inside now."""
+        queues = self._ledger.queues
+        return EngineStats(
+            num_running=len(queues.running),
+            num_waiting=len(queues.waiting),
+            num_preempted=len(queues.preempted),
+            num_steps=self._ledger.step,
+            num_generated=self._emitter.num_generated,
+            num_computed=self._num_computed,
+            blocks=self._ledger.allocator.stats(),
+            peak_blocks=self._peak_blocks,
+            preemptions=dict(self._ledger.num_preemptions),
+            finished=dict(self._emitter.num_finished),
+        )
+
+    def check(self) -> None:
+        """Assert the allocator's laws, and that an idle engine holds nothing. Raises PluginContractError."""
+        self._ledger.allocator.check()
+        stats = self._ledger.allocator.stats()
+        if not self.has_unfinished and (stats.free != stats.total or self._emitter.num_open or self._deadlines):
+            raise PluginContractError(f"law 8: the engine is idle and {stats.used} blocks are still held")
+
+    def close(self) -> None:
+        """Release the executor. Idempotent; a closed engine refuses work."""
+        if not isinstance(self._dead, _ClosedError):
+            self._dead = _ClosedError("the engine was closed")
+            self._executor.close()
+
+    def _check_alive(self) -> None:
+        if self._dead is not None:
+            raise EngineDeadError(f"the engine has stopped: {self._dead}") from self._dead
+
+
+class _ClosedError(PagedError):
+    """Marks an engine that was closed on purpose."""

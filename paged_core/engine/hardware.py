@@ -1,0 +1,68 @@
+"""What the machine can do: device and element type for `auto`. Files are read through a function, so tests can fake it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from paged_core.errors import ConfigError
+
+log = logging.getLogger("paged_core.engine")
+
+ReadText = Callable[[str], str]
+_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def read_text(path: str) -> str:
+    """A file's text; "" where there is none (another system, a container without it)."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def cpu_has_bf16(read: ReadText = read_text) -> bool:
+    """Whether the processor multiplies bfloat16 natively (AVX512-BF16, AMX-BF16, AVX-NE-CONVERT or Arm BF16)."""
+    for line in read("/proc/cpuinfo").splitlines():
+        name, _, flags = line.partition(":")
+        if name.strip().lower() in ("flags", "features"):
+            return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags.split()))
+    return False
+
+
+def choose_device(asked: str) -> str:
+    """`auto` = cuda when torch sees one. Raises ConfigError for an explicit device that is not there."""
+    import torch
+
+    if asked == "cpu":
+        return asked
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "cuda":
+        raise ConfigError("device cuda was asked for, but torch sees no CUDA device here; use --device=cpu or auto")
+    return "cpu"
+
+
+def choose_dtype(asked: str, stored: str, device: str, read: ReadText = read_text) -> str:
+    """Element type of weights and activations.
+
+    `auto` keeps float32 checkpoints in float32 and runs all others in bfloat16, except on processors without bfloat16
+    arithmetic, where it takes float32 and says so once. An explicit type is obeyed: torch emulates what the processor
+    lacks, slowly but correctly.
+    """
+    if asked != "auto":
+        if asked not in _ELEMENT_BYTES:
+            raise ConfigError(f"dtype {asked!r} is unknown; choose auto, {', '.join(_ELEMENT_BYTES)}")
+        return asked
+    if stored == "float32":
+        return "float32"
+    if device == "cpu" and not cpu_has_bf16(read):
+        log.warning("this processor has no bfloat16 arithmetic: running in float32 (set --dtype to override)")
+        return "float32"
+    return stored if device != "cpu" else "bfloat16"
+
+
+def element_bytes(dtype: str) -> int:
+    """Bytes of one element of a dtype given by name."""
+    return _ELEMENT_BYTES[dtype]

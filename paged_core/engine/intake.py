@@ -1,0 +1,112 @@
+"""Intake: from what a caller passes to a validated Request. Everything wrong with a request is found here."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from paged_core.api.params import SamplingParams
+from paged_core.api.request import Request
+from paged_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from paged_core.api.loader import Tokenizer
+    from paged_core.engine.config import EngineConfig
+
+Prompt = "str | Sequence[int] | dict[str, Any]"
+
+
+class Intake:
+    """Tokenises and checks. A request that can never run is refused here, with the numbers that forbid it."""
+
+    def __init__(self, tokenizer: Tokenizer, facts: EngineConfig) -> None:
+        self._tokenizer = tokenizer
+        self._facts = facts
+        self._random = random.Random(facts.seed)
+
+    def request(self, request_id: str, prompt: Any, params: SamplingParams, arrival: float, **routing: Any) -> Request:
+        """A Request, or RequestError. `prompt`: text, token ids, or a dict with prompt or prompt_token_ids.
+
+        `routing`: priority, deadline, cache_salt, adapter, as in `Request`.
+        """
+        text, ids = self._tokens(prompt)
+        self._check_params(params)
+        self._check_length(ids, params)
+        params.bad_words_token_ids = self._bad_words(params)
+        return Request(request_id, tuple(ids), params, arrival, prompt=text, **routing)
+
+    def seed(self, params: SamplingParams) -> int:
+        """The request's own seed, or a fresh one from the engine's stream (never from a global generator)."""
+        return self._random.getrandbits(64) if params.seed is None else params.seed
+
+    def _tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, dict):
+            known = [key for key in ("prompt", "prompt_token_ids") if prompt.get(key) is not None]
+            if len(known) != 1:
+                raise RequestError("a prompt dict holds exactly one of 'prompt' and 'prompt_token_ids'", "prompt")
+            prompt = prompt[known[0]]
+        if isinstance(prompt, str):
+            return prompt, self._encode(prompt)
+        if not isinstance(prompt, (list, tuple)):
+            raise RequestError(f"a prompt is text or a list of token ids, not {type(prompt).__name__}", "prompt")
+        vocab = self._facts.vocab_size
+        for token in prompt:
+            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+                raise RequestError(f"token id {token!r} of the prompt is outside the vocabulary of {vocab}", "prompt")
+        return None, list(prompt)
+
+    def _encode(self, text: str) -> list[int]:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise RequestError("the prompt holds half of a surrogate pair, which is not text", "prompt") from error
+        return self._tokenizer.encode(text)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        if not isinstance(params, SamplingParams):
+            raise RequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
+        if params.num_sequences > 1 or params.use_beam_search:
+            raise RequestError(
+                "several sequences per request (n, best_of, beam search) are not supported by this version; "
+                "submit the prompt n times with different seeds",
+                "n" if params.n > 1 else "best_of" if params.best_of else "use_beam_search",
+            )
+        params.check_vocabulary(self._facts.vocab_size)
+
+    def _check_length(self, ids: list[int], params: SamplingParams) -> None:
+        facts, num = self._facts, len(ids)
+        if num == 0:
+            raise RequestError("the prompt is empty: it has no token, and this model adds none of its own", "prompt")
+        if num >= facts.max_model_len:
+            raise RequestError(
+                f"the prompt has {num} tokens; max_model_len is {facts.max_model_len}, of which one is for the answer",
+                "prompt",
+            )
+        if num + params.min_tokens > facts.max_model_len:
+            raise RequestError(
+                f"prompt ({num}) plus min_tokens ({params.min_tokens}) exceed max_model_len ({facts.max_model_len})",
+                "min_tokens",
+            )
+        blocks = -(-num // facts.block_size)
+        if blocks > facts.num_blocks:
+            raise RequestError(
+                f"the prompt has {num} tokens and needs {blocks} blocks of {facts.block_size}; "
+                f"the pool has {facts.num_blocks} ({facts.kv_tokens} tokens): give it more with --kv-memory",
+                "prompt",
+            )
+        if not facts.chunked_prefill and num > facts.token_budget:
+            raise RequestError(
+                f"the prompt has {num} tokens, more than one step may take ({facts.token_budget}) while chunked "
+                "prefill is off: raise max_num_batched_tokens or switch chunked prefill on",
+                "prompt",
+            )
+
+    def _bad_words(self, params: SamplingParams) -> list[list[int]]:
+        """Each word with and without a leading space, as the word may stand first or follow another."""
+        result: list[list[int]] = []
+        for word in params.bad_words or []:
+            for text in (word, " " + word.lstrip()):
+                ids = self._tokenizer.encode(text, add_special_tokens=False)
+                if ids and ids not in result:
+                    result.append(ids)
+        return result

@@ -1,0 +1,262 @@
+"""The ledger: policy proposes, the ledger disposes.
+
+It is the only owner of group states and the only caller of allocator and preemption. `apply` turns an audited decision
+into a StepPlan, `commit` enters a step's result. Order inside `apply`, on which `Scratch` relies: victims leave, all
+newcomers and returners are opened (prefix hits taken), swapped groups return, then tables grow.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paged_core.api.batch import RowStart, StepPlan, StepResult
+from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, spread
+from paged_core.engine.audit import audit
+from paged_core.engine.queues import Queues
+from paged_core.engine.stepplan import StepPlanBuilder
+from paged_core.engine.view import LedgerView
+from paged_core.errors import PluginContractError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from paged_core.api.allocator import Allocator, BlockCopy, SwapPair
+    from paged_core.api.preemption import Preemption
+    from paged_core.api.scheduler import Decision, Run
+
+log = logging.getLogger("paged_core.engine")
+
+
+class _Moves:
+    """What one decision moves before it computes."""
+
+    def __init__(self) -> None:
+        self.swap_out: list[SwapPair] = []
+        self.swap_in: list[SwapPair] = []
+        self.copies: list[BlockCopy] = []
+        self.started: list[RowStart] = []
+
+
+class Ledger:
+    """The books of one engine. `seed_of` gives the seed of a request that brought none."""
+
+    def __init__(self, allocator: Allocator, preemption: Preemption, rows: Rows, limits: tuple[int, int]) -> None:
+        self.allocator = allocator
+        self.rows = rows
+        self.queues = Queues(rows)
+        self.token_budget, self.max_num_seqs = limits
+        self.step = 0
+        self.num_preemptions = {"swap": 0, "recompute": 0}
+        self.prompt_due: dict[int, int] = {}  # row -> first prompt position whose logprobs are still wanted
+        self.num_cached: dict[str, int] = {}  # group id -> tokens of its first admission found in the prefix cache
+        self._preemption = preemption
+        self._ended_rows: list[int] = []
+        self._seeds: dict[str, int] = {}
+        self._warned_no_host_room = False
+
+    # -- what the engine asks -------------------------------------------------------------------------------------
+
+    def add(self, request: Request, seed: int) -> Group:
+        """A new group waits. `seed` starts its random stream."""
+        group = Group(request, [Sequence(request)])
+        self._seeds[group.id] = seed
+        self.queues.add(group)
+        return group
+
+    def view(self, now: float) -> LedgerView:
+        """What the scheduler may see now."""
+        scratch = self.allocator.scratch(self.queues.running, self.queues.decode_rows)
+        limits = (self.token_budget, self.max_num_seqs)
+        return LedgerView(self.queues, scratch, limits, (now, self.step), self._eviction_cost)
+
+    def apply(self, decision: Decision, view: LedgerView) -> StepPlan:
+        """Audit `decision` and carry it out. Raises PluginContractError naming the broken law."""
+        audit(decision, view)
+        moves = _Moves()
+        for group in decision.preempt:
+            self._evict(group, moves)
+        decode_rows, decode_seqs = self.queues.decode_rows, self.queues.decode_seqs
+        self._bring(decision, moves, view.now)
+        builder = StepPlanBuilder(self.rows, self.step)
+        boundary = decode_rows[:0]
+        if decision.decode_all and len(decode_rows):
+            boundary = self._grow_decodes(decode_rows, decode_seqs, moves)
+            builder.decode(decode_rows)
+        for run in decision.run:
+            self._grow_run(run, builder, moves)
+        plan = builder.build()
+        plan.changed_rows = np.concatenate([boundary, plan.changed_rows])
+        plan.swap_out, plan.copies, plan.swap_in = moves.swap_out, moves.copies, moves.swap_in
+        plan.started = moves.started
+        plan.ended, self._ended_rows = self._ended_rows, []
+        self.step += 1
+        return plan
+
+    def commit(self, plan: StepPlan, result: StepResult) -> None:
+        """Enter a collected step: computed lengths, sampled tokens, publishable blocks, finished prefills."""
+        rows, columns = plan.rows, self.rows
+        size = self.allocator.block_size
+        before = columns.num_computed[rows]
+        columns.num_computed[rows] = plan.seq_lens
+        if result.tokens.shape[1] != 1:
+            raise PluginContractError("the executor returned several tokens a draw without being asked to speculate")
+        drawn = plan.sample_rows[result.num_tokens == 1]
+        columns.tokens[drawn, columns.num_tokens[drawn]] = result.tokens[result.num_tokens == 1, 0]
+        columns.num_tokens[drawn] += 1
+        for i in np.nonzero(plan.seq_lens // size > before // size)[0]:
+            seq = self.queues.seq_of_row[rows[i]]
+            assert seq is not None
+            self.allocator.publish(seq)
+        for row, (first, top) in result.prompt_logprobs.items():
+            self._prompt_collected(row, first + len(top.chosen))
+        for group in list(self.queues.prefilling.values()):
+            self.queues.settle(group)
+
+    def finish_sequence(self, seq: Sequence, reason: str) -> None:
+        """End one branch: its blocks are free at once; the group ends with its last branch."""
+        seq.finish_reason = reason
+        group = self.queues.by_id[seq.request.id]
+        if seq.row >= 0:
+            self.allocator.free(seq)
+        if group.live:
+            self.queues.branch_ended()
+            self.queues.settle(group)
+        else:
+            self._remove(group)
+
+    def finish_group(self, group: Group, reason: str) -> None:
+        """End all live branches for one reason, in whichever queue the group is."""
+        for seq in group.live:
+            seq.finish_reason = reason
+            if seq.row >= 0:
+                self.allocator.free(seq)
+        self._remove(group)
+
+    def outgrown(self, view: LedgerView) -> Group | None:
+        """The group that can never continue though nothing else holds blocks (design 4b.9), if there is one."""
+        resident = self.queues.running
+        if len(resident) == 1:
+            group = resident[0]
+            need = len(group.live) if group.decoding else 1
+            return group if view.scratch.need(group, need) > view.scratch.free else None
+        if not resident and self.queues.preempted:
+            group = self.queues.preempted[0]
+            return group if view.scratch.need(group, view.scratch.gap(group)) > view.scratch.free else None
+        return None
+
+    # -- leaving and coming back ----------------------------------------------------------------------------------
+
+    def _evict(self, group: Group, moves: _Moves) -> None:
+        eviction = self._preemption.evict(group, self._num_blocks(group), self.allocator.stats().host_free)
+        mode = eviction.mode
+        if mode == "swap":
+            pairs = self.allocator.swap_out(group)
+            if pairs is None:
+                mode = "recompute"
+                if not self._warned_no_host_room:
+                    self._warned_no_host_room = True
+                    log.warning("no host room to swap %s out: it is recomputed instead (said once)", group.id)
+            else:
+                moves.swap_out += pairs
+        if mode == "recompute":
+            for seq in group.live:
+                self.allocator.free(seq)
+                self.rows.num_computed[seq.row] = 0
+        self.num_preemptions[mode] += 1
+        self.queues.preempt(group, Residency.HOST if mode == "swap" else Residency.NONE)
+
+    def _bring(self, decision: Decision, moves: _Moves, now: float) -> None:
+        swapped = [group for group in decision.resume if group.residency is Residency.HOST]
+        for group in decision.resume:
+            dropped = group.residency is Residency.NONE
+            self.queues.resume(group)
+            if dropped:
+                self._open(group)
+        for group, _ in decision.run:
+            if group.state is GroupState.WAITING:
+                self.queues.admit(group)
+                self._admitted(group, moves, now)
+        for group in swapped:
+            pairs = self.allocator.swap_in(group)
+            if pairs is None:
+                raise _no_room(group, "swapping in")
+            moves.swap_in += pairs
+            self.queues.settle(group)
+
+    def _admitted(self, group: Group, moves: _Moves, now: float) -> None:
+        params = group.request.params
+        group.first_scheduled = now
+        for seq in group.sequences:
+            if params.prompt_logprobs is not None:
+                self.prompt_due[seq.row] = 1
+                seq.cold = len(group.request.prompt_token_ids) > 1
+            seed = self._seeds[group.id]
+            moves.started.append(
+                RowStart(seq.row, params, seed, seq.index, seq.token_ids.copy(), np.zeros(0, dtype=np.int32))
+            )
+        self.num_cached[group.id] = self._open(group)
+
+    def _open(self, group: Group) -> int:
+        hits = 0
+        for seq in group.live:
+            hits = self.allocator.open(seq)
+            self.rows.num_computed[seq.row] = hits
+        self.queues.settle(group)
+        return hits
+
+    # -- growing --------------------------------------------------------------------------------------------------
+
+    def _grow_decodes(self, rows: NDArray[np.int32], seqs: list[Sequence], moves: _Moves) -> NDArray[np.int32]:
+        copies = self.allocator.grow_decodes(seqs, rows)
+        if copies is None:
+            raise PluginContractError("decode_all does not fit: the scheduler ran what its scratch did not accept")
+        moves.copies += copies
+        return rows if copies else rows[self.rows.num_computed[rows] % self.allocator.block_size == 0]
+
+    def _grow_run(self, run: Run, builder: StepPlanBuilder, moves: _Moves) -> None:
+        live = run.group.live
+        left = run.num_tokens
+        caught_up = run.num_tokens == run.group.gap
+        for seq, own in spread(live):
+            num = min(own, left)
+            left -= num
+            if num == 0:
+                continue
+            copies = self.allocator.grow(seq, num)
+            if copies is None:
+                raise _no_room(run.group, f"{num} more tokens")
+            moves.copies += copies
+            builder.chunk(seq, num, samples=caught_up, prompt_from=self.prompt_due.get(seq.row))
+
+    # -- small books ----------------------------------------------------------------------------------------------
+
+    def _prompt_collected(self, row: int, upto: int) -> None:
+        seq = self.queues.seq_of_row[row]
+        assert seq is not None
+        self.prompt_due[row] = upto
+        if upto >= len(seq.request.prompt_token_ids):
+            del self.prompt_due[row]
+            seq.cold = False
+
+    def _remove(self, group: Group) -> None:
+        rows = self.queues.remove(group)
+        for row in rows:
+            self.prompt_due.pop(row, None)
+        self._ended_rows += rows
+        self.num_cached.pop(group.id, None)
+        del self._seeds[group.id]
+
+    def _num_blocks(self, group: Group) -> int:
+        size = self.allocator.block_size
+        tables = [self.allocator.tables[seq.row, : -(-seq.num_computed // size)] for seq in group.live]
+        return len(np.unique(np.concatenate(tables)))
+
+    def _eviction_cost(self, group: Group) -> float:
+        return self._preemption.evict(group, self._num_blocks(group), self.allocator.stats().host_free).cost_s
+
+
+def _no_room(group: Group, what: str) -> PluginContractError:
+    return PluginContractError(f"no room for {group.id} ({what}): the scheduler ran what its scratch did not accept")
