@@ -43,8 +43,11 @@ class _Stream:
 
     def put(self, item: _Item) -> None:
         """Called from the engine thread. A loop that is closed has nobody left to tell."""
-        if not self.loop.is_closed():
+        try:
             self.loop.call_soon_threadsafe(self.items.put_nowait, item)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
 
 
 class AsyncLLM:

@@ -16,7 +16,7 @@ _WIDTH = 8  # ids kept as columns; longer lists are looked up in a set
 
 
 class Ending(NamedTuple):
-    """One branch ends: `finish_reason` stop or length; `stop_reason` the stop token id the user named, if it was one."""
+    """One branch ends by `finish_reason` stop or length; `stop_reason` is the user's stop token id, if it was one."""
 
     row: int
     finish_reason: str

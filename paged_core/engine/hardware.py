@@ -1,4 +1,4 @@
-"""What the machine can do: device and element type for `auto`. Files are read through a function, so tests can fake it."""
+"""What the machine can do: device and element type for `auto`. Files are read through a function that tests fake."""
 
 from __future__ import annotations
 

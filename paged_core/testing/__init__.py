@@ -1,1 +1,11 @@
-"""Seams for tests of plugins and engine; nothing but tests imports this."""
+"""Seams for tests of plugins and engine. Plugin authors may use them; nothing in the product imports them.
+
+tokenizer.ByteTokenizer      256 bytes, BOS, EOS and a few merged pieces; no files
+build.build_engine           an Engine from an executor and plugin names, with a pool of exactly k blocks
+shadow.ShadowExecutor        a "model" whose next token depends on every slot it reads through the block table
+scripted.ScriptedExecutor    emits given pieces whatever the prompt
+scripted.TableExecutor       logits come from a table; sampling is real
+seams.PreemptNow             forces a preemption of a chosen request at a chosen step
+seams.FaultyExecutor         fails at a chosen step
+tiny.write_tiny_llama        a random two-layer checkpoint on disk, for LLM(...)
+"""

@@ -1,0 +1,94 @@
+"""ShadowExecutor: an executor without a model that notices every mistake in block tables, copies and swaps.
+
+Its "keys and values" are the token ids themselves, written to (block, slot) as attention would write them. Each draw
+reads the whole sequence back through the block table and hashes what it finds; the hash is the next token. A wrong
+block, a missing copy, a stale swap or a block reused too early changes the tokens, so equality with an undisturbed run
+proves the paging right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paged_core.api.batch import StepPlan, StepResult
+from paged_core.api.executor import Executor, KVCapacity, Ticket
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class ShadowTicket(Ticket):
+    """A step and its tokens."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, plan: StepPlan, result: StepResult) -> None:
+        super().__init__(plan)
+        self.result = result
+
+
+class ShadowExecutor(Executor):
+    """Tokens lie in [low, high). `step_s` is the elapsed time it reports per step."""
+
+    def __init__(self, block_size: int, low: int = 97, high: int = 123, step_s: float = 0.001) -> None:
+        self.block_size = block_size
+        self.plans: list[StepPlan] = []
+        self.keep_plans = False
+        self._range = (low, high)
+        self._step_s = step_s
+        self._tables: NDArray[np.int32] | None = None
+
+    def capacity(self) -> KVCapacity:
+        """Not limited."""
+        return KVCapacity(1 << 20, 1 << 20, self.block_size)
+
+    def start(self, num_blocks: int, num_host_blocks: int, tables: NDArray[np.int32]) -> None:
+        """Allocate the shadow pools, filled with a value no token has."""
+        self._pool = np.full((num_blocks, self.block_size), -1, dtype=np.int64)
+        self._host = np.full((num_host_blocks, self.block_size), -1, dtype=np.int64)
+        self._tables = tables
+
+    def submit(self, plan: StepPlan) -> Ticket:
+        """Moves in the contract's order, then writes, then reads."""
+        assert self._tables is not None
+        for src, dst in plan.swap_out:
+            self._host[dst] = self._pool[src]
+        if plan.copies:
+            sources = [src for src, _ in plan.copies]
+            self._pool[[dst for _, dst in plan.copies]] = self._pool[sources]
+        for src, dst in plan.swap_in:
+            self._pool[dst] = self._host[src]
+        if self.keep_plans:
+            self.plans.append(plan)
+        self._write(plan)
+        tokens = np.array([[self._draw(plan, i)] for i in range(len(plan.sample_rows))], dtype=np.int32)
+        return ShadowTicket(
+            plan,
+            StepResult(plan.step, tokens.reshape(-1, 1), np.ones(len(tokens), dtype=np.int32), elapsed_s=self._step_s),
+        )
+
+    def collect(self, ticket: Ticket) -> StepResult:
+        """The result of `submit`."""
+        assert isinstance(ticket, ShadowTicket)
+        return ticket.result
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _write(self, plan: StepPlan) -> None:
+        assert self._tables is not None
+        rows = np.repeat(plan.rows, np.diff(plan.query_start))
+        blocks = self._tables[rows, plan.positions // self.block_size]
+        self._pool[blocks, plan.positions % self.block_size] = plan.token_ids
+
+    def _draw(self, plan: StepPlan, i: int) -> int:
+        assert self._tables is not None
+        row, length = int(plan.sample_rows[i]), int(plan.sample_positions[i])
+        blocks = self._tables[row, : -(-length // self.block_size)]
+        seen = self._pool[blocks].reshape(-1)[:length]
+        low, high = self._range
+        digest = hashlib.blake2b(seen.tobytes(), digest_size=8).digest()
+        return low + int.from_bytes(digest, "little") % (high - low)
