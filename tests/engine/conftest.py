@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paged_core.api.output import RequestOutput
+from paged_core.api.params import SamplingParams
+from paged_core.engine.engine import Engine
+from paged_core.testing.build import EngineShape, build_engine, default_plugins
+from paged_core.testing.shadow import ShadowExecutor
+
+MAX_STEPS = 5000
+
+
+def drain(engine: Engine, max_steps: int = MAX_STEPS) -> dict[str, RequestOutput]:
+    """Step until idle; every finished output by request id. Fails rather than hangs."""
+    finished: dict[str, RequestOutput] = {}
+    for _ in range(max_steps):
+        if not engine.has_unfinished:
+            engine.check()
+            return finished
+        for output in engine.step():
+            if output.finished:
+                finished[output.request_id] = output
+    raise AssertionError(f"not idle after {max_steps} steps: {engine.stats()}")
+
+
+@pytest.fixture(name="drain")
+def drain_fixture() -> Callable[..., dict[str, RequestOutput]]:
+    return drain
+
+
+@pytest.fixture(scope="session")
+def plugins() -> Any:
+    return default_plugins()
+
+
+@pytest.fixture
+def shadow(plugins: Any) -> Callable[..., Engine]:
+    """Build an engine over a ShadowExecutor: keyword arguments are those of EngineShape."""
+
+    def build(wrap: Any = None, **shape: Any) -> Engine:
+        made = EngineShape(**shape)
+        executor = ShadowExecutor(made.block_size)
+        return build_engine(executor, made, plugins=plugins, wrap_scheduler=wrap)
+
+    return build
+
+
+@pytest.fixture
+def cold(shadow: Callable[..., Engine]) -> Callable[..., list[int]]:
+    """Tokens of one prompt alone on a fresh engine: prefix cache off, ample pool."""
+
+    def run(prompt: list[int], max_tokens: int) -> list[int]:
+        engine = shadow(prefix_cache=False, num_blocks=256)
+        engine.add_request("cold", prompt, SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True))
+        return drain(engine)["cold"].outputs[0].token_ids
+
+    return run
