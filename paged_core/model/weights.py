@@ -18,6 +18,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import torch
+
 from paged_core.errors import ModelFormatError
 
 if TYPE_CHECKING:
@@ -247,7 +249,7 @@ def _split(name: str, tensor: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
             f"fused tensor {name!r} has shape {tuple(tensor.shape)}; the config asks for {'+'.join(map(str, sizes))} "
             f"= {sum(sizes)} output rows: config.json and weights do not belong together"
         )
-    return tensor.split(list(sizes), dim=0)
+    return torch.split(tensor, list(sizes), dim=0)
 
 
 def _split_experts(spec: ModelSpec, name: str, at: str, part: str, tensor: Tensor) -> NamedTensors | None:
