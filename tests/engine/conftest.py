@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from paged_core.api.output import RequestOutput
 from paged_core.api.params import SamplingParams
-from paged_core.engine.engine import Engine
 from paged_core.testing.build import EngineShape, build_engine, default_plugins
 from paged_core.testing.shadow import ShadowExecutor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from paged_core.api.output import RequestOutput
+    from paged_core.engine.engine import Engine
 
 MAX_STEPS = 5000
 

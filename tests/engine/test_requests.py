@@ -173,7 +173,7 @@ def test_p09_a_preemption_during_a_chunked_prefill_leaves_the_other_decodes_runn
     forced = []
 
     def when(step, group):
-        if group.id == "d3" and "long" in {g for g in admitted} and not forced:
+        if group.id == "d3" and "long" in admitted and not forced:
             forced.append(step)
             return True
         return False

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from paged_core.model.decoder import Decoder
 
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.executor import Executor, ExecutorNeed, KVCapacity, Ticket
 from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
+from paged_core.model.decoder import Decoder
 from paged_core.model.runner import Runner
 
 if TYPE_CHECKING:
