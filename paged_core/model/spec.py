@@ -109,7 +109,8 @@ def _qwen3_moe(config: ConfigReader, name: str) -> ModelSpec:
     window = _window(config, 4096) if config.flag("use_sliding_window", False) else None
     dense, every = config.integers("mlp_only_layers"), config.integer("decoder_sparse_step", 1)
     moe = MoeSpec(
-        num_experts=config.integer("num_experts"),
+        # transformers 5 writes the second name
+        num_experts=config.integer("num_experts" if config.has("num_experts") else "num_local_experts"),
         num_experts_per_token=config.integer("num_experts_per_tok"),
         intermediate_size=config.integer("moe_intermediate_size"),
         normalize_top_k=config.flag("norm_topk_prob", False),

@@ -1,0 +1,127 @@
+"""Decoder: the one native model, in plain torch on any device and dtype, driven by a ModelSpec."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from paged_core.api.attention import AttentionLayer
+from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Linear, Mlp, Norm, SelfAttention
+from paged_core.model.moe import Mixture
+from paged_core.model.rope import rope_table
+from paged_core.model.store import WeightStore
+from paged_core.model.weights import checked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch import Tensor
+
+    from paged_core.api.attention import Attention
+    from paged_core.api.model import ModelSpec
+
+
+class Decoder:
+    """Token ids in, hidden states and logits out. Owns the weights; the KV caches and the plan belong to the caller.
+
+    Call under `torch.inference_mode()`. `max_length` bounds positions: the rotary tables have so many rows.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, store: WeightStore, attention: Attention, fused_rope: bool, max_length: int
+    ) -> None:
+        self.spec = spec
+        self.fused_rope = fused_rope
+        self.max_length = max_length
+        self._attention = attention
+        self._embed = store.get("embed.weight")
+        self.device = self._embed.device
+        self.dtype = self._embed.dtype
+        # rounded to the model's dtype first, as the reference does
+        self._scale = None if spec.embedding_scale is None else self._embed.new_tensor(spec.embedding_scale)
+        self._positions = store.find("embed_positions.weight")
+        self._project_in = Linear(store, "embed.project_in") if spec.embedding_projection else None
+        self._project_out = Linear(store, "embed.project_out") if spec.embedding_projection else None
+        self._layers = [_layer(spec, store, index, fused_rope) for index in range(spec.num_layers)]
+        self._norm = Norm(spec, store, "norm") if spec.final_norm else None
+        self._head = self._embed if spec.tie_embeddings else store.get("head.weight")
+        self._head_bias = store.find("head.bias")
+        self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
+
+    @staticmethod
+    def load(
+        spec: ModelSpec,
+        weights: Iterable[tuple[str, Tensor]],
+        dtype: torch.dtype,
+        device: torch.device | str,
+        attention: Attention,
+        fused_rope: bool = False,
+        max_length: int | None = None,
+    ) -> Decoder:
+        """Build a decoder from a stream of canonical (name, tensor) pairs, each converted and dropped as it comes.
+
+        `max_length`: the longest sequence the engine admits, when it is less than the model's; it also fixes the
+        frequencies of length-dependent rotary embeddings (`paged_core.model.rope`).
+        Raises ModelFormatError for missing, doubled, unknown and misshapen tensors.
+        """
+        store = WeightStore(spec, dtype, torch.device(device))
+        for name, tensor in checked(spec, weights):
+            store.put(name, tensor)
+        return Decoder(spec, store, attention, fused_rope, min(max_length or spec.max_position, spec.max_position))
+
+    def forward(self, token_ids: Tensor, positions: Tensor, kv: Sequence[Tensor], plan: Any) -> Tensor:
+        """Hidden states after the last norm, [tokens, hidden].
+
+        token_ids, positions int64 [tokens]; kv: one cache a layer; plan: what `attention.plan` made of this batch.
+        Writes the tokens' keys and values.
+        """
+        spec = self.spec
+        x = self._embedded(token_ids, positions)
+        ropes = [] if self.fused_rope else self.rope_tables(positions)
+        out = torch.empty((x.shape[0], spec.num_heads, spec.head_dim), dtype=self.dtype, device=self.device)
+        step = LayerStep(self._attention, plan, ropes, out)
+        for layer, cache in zip(self._layers, kv, strict=True):
+            x = layer(x, step, cache)
+        return x if self._norm is None else self._norm(x)
+
+    def rope_tables(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """cos and sin at `positions` for each RopeSpec: float32 [tokens, rotary_dim / 2] (for `Batch.rope`)."""
+        return [(cos.index_select(0, positions), sin.index_select(0, positions)) for cos, sin in self._tables]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> float32 [rows, vocab]."""
+        if self._project_out is not None:
+            hidden = self._project_out(hidden)
+        logits = functional.linear(hidden, self._head, self._head_bias).float()
+        cap = self.spec.logits_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def _embedded(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        x = functional.embedding(token_ids, self._embed)
+        if self._scale is not None:
+            x = x * self._scale
+        if self._project_in is not None:
+            x = self._project_in(x)
+        if self._positions is not None:
+            x = x + functional.embedding(positions + self.spec.position_offset, self._positions)
+        return x
+
+
+def _layer(spec: ModelSpec, store: WeightStore, index: int, fused_rope: bool) -> DecoderLayer:
+    name = f"layers.{index}"
+    constants = AttentionLayer(
+        index=index,
+        scale=spec.scale,
+        window=spec.window(index),
+        softcap=spec.attention_softcap,
+        rope=spec.rope(index),
+    )
+    attention = SelfAttention(spec, store, f"{name}.attn", constants, fused_rope)
+    feed_forward: FeedForward
+    if spec.moe is not None and spec.is_moe(index):
+        feed_forward = Mixture(spec, spec.moe, store, f"{name}.moe")
+    else:
+        feed_forward = Mlp(spec, store, f"{name}.mlp")
+    return DecoderLayer(spec, store, name, attention, feed_forward)

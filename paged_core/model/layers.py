@@ -1,0 +1,169 @@
+"""The parts of a decoder layer in plain torch: norm, linear, feed-forward, attention over paged keys and values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from paged_core.errors import ModelUnsupportedError
+from paged_core.model.rope import rotate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from paged_core.api.attention import Attention, AttentionLayer
+    from paged_core.api.model import ModelSpec
+    from paged_core.model.store import WeightStore
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """The function of a ModelSpec.activation. Raises ModelUnsupportedError for a name that is not known."""
+    match name:
+        case "silu":
+            return functional.silu
+        case "gelu":
+            return functional.gelu
+        case "gelu_tanh":
+            return _gelu_tanh
+        case "relu":
+            return functional.relu
+    raise ModelUnsupportedError(f"activation {name!r} is not one of silu, gelu, gelu_tanh, relu")
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+class Norm:
+    """RMSNorm or LayerNorm over the last axis, with the rounding order of the reference implementations.
+
+    RMSNorm works in float32 and rounds before it multiplies by the weight; with `norm_in_float32` (Gemma) after.
+    """
+
+    def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
+        self._weight = store.get(f"{name}.weight")
+        self._bias = store.find(f"{name}.bias")
+        self._eps = spec.norm_eps
+        self._is_rms = spec.norm == "rms"
+        self._in_float32 = spec.norm_in_float32
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., size] -> [..., size], same dtype."""
+        if not self._is_rms:
+            return functional.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
+        wide = x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
+        if self._in_float32:
+            return (wide * self._weight).to(x.dtype)
+        return self._weight * wide.to(x.dtype)
+
+
+class Linear:
+    """x @ weight.T + bias; weight [out, in]."""
+
+    def __init__(self, store: WeightStore, name: str) -> None:
+        self._weight = store.get(f"{name}.weight")
+        self._bias = store.find(f"{name}.bias")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, in] -> [tokens, out]."""
+        return functional.linear(x, self._weight, self._bias)
+
+
+class FeedForward(Protocol):
+    """What follows attention in a layer: dense or a mixture."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]."""
+        ...
+
+
+class Mlp:
+    """Dense feed-forward: down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate."""
+
+    def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
+        self._is_gated = spec.gated_mlp
+        self._up = Linear(store, f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
+        self._down = Linear(store, f"{name}.down")
+        self._activation = activation(spec.activation)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]."""
+        inner = self._up(x)
+        if self._is_gated:
+            gate, up = inner.chunk(2, dim=-1)
+            return self._down(self._activation(gate) * up)
+        return self._down(self._activation(inner))
+
+
+class SelfAttention:
+    """Projections, head norms and rotation around an attention backend, which holds the keys and values."""
+
+    def __init__(self, spec: ModelSpec, store: WeightStore, name: str, layer: AttentionLayer, fused_rope: bool) -> None:
+        self._layer = layer
+        self._rotates = layer.rope >= 0 and not fused_rope
+        self._qkv = Linear(store, f"{name}.qkv")
+        self._output = Linear(store, f"{name}.o")
+        self._q_norm = Norm(spec, store, f"{name}.q_norm") if spec.qk_norm else None
+        self._k_norm = Norm(spec, store, f"{name}.k_norm") if spec.qk_norm else None
+        self._heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        self._head_dim = spec.head_dim
+
+    def __call__(self, x: Tensor, step: LayerStep, kv: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]; writes this step's keys and values into `kv`."""
+        tokens = x.shape[0]
+        heads = self._qkv(x).view(tokens, sum(self._heads), self._head_dim)
+        q, k, v = torch.split(heads, list(self._heads), dim=1)  # views, strided over the token axis
+        if self._q_norm is not None and self._k_norm is not None:
+            q, k = self._q_norm(q), self._k_norm(k)
+        if self._rotates:
+            cos, sin = step.ropes[self._layer.rope]
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        step.attention.forward(self._layer, q, k, v, kv, step.plan, step.out)
+        return self._output(step.out.view(tokens, -1))
+
+
+class LayerStep:
+    """What all layers share in one forward pass. `out` [tokens, heads, head_dim] is their common attention output."""
+
+    __slots__ = ("attention", "out", "plan", "ropes")
+
+    def __init__(self, attention: Attention, plan: Any, ropes: list[tuple[Tensor, Tensor]], out: Tensor) -> None:
+        self.attention = attention
+        self.plan = plan
+        self.ropes = ropes
+        self.out = out
+
+
+class DecoderLayer:
+    """Attention and feed-forward with residuals; norms before ("pre"), after ("post") or around ("sandwich")."""
+
+    def __init__(
+        self, spec: ModelSpec, store: WeightStore, name: str, attention: SelfAttention, feed_forward: FeedForward
+    ) -> None:
+        sandwich = spec.norm_placement == "sandwich"
+        self._is_post = spec.norm_placement == "post"
+        self._attention = attention
+        self._feed_forward = feed_forward
+        self._attn_norm = Norm(spec, store, f"{name}.attn_norm")
+        self._mlp_norm = Norm(spec, store, f"{name}.mlp_norm")
+        self._attn_post_norm = Norm(spec, store, f"{name}.attn_post_norm") if sandwich else None
+        self._mlp_post_norm = Norm(spec, store, f"{name}.mlp_post_norm") if sandwich else None
+
+    def __call__(self, x: Tensor, step: LayerStep, kv: Tensor) -> Tensor:
+        """[tokens, hidden] -> [tokens, hidden]."""
+        if self._is_post:
+            x = self._attn_norm(x + self._attention(x, step, kv))
+            return self._mlp_norm(x + self._feed_forward(x))
+        attended = self._attention(self._attn_norm(x), step, kv)
+        if self._attn_post_norm is not None:
+            attended = self._attn_post_norm(attended)
+        x = x + attended
+        fed = self._feed_forward(self._mlp_norm(x))
+        if self._mlp_post_norm is not None:
+            fed = self._mlp_post_norm(fed)
+        return x + fed
