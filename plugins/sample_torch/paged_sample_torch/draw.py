@@ -1,0 +1,142 @@
+"""Temperature, min-p, top-k, top-p and the draw itself, for rows that are not greedy.
+
+Probabilities become integer weights, floor(2**40 * exp((logit - best) / temperature)). Sums of integers do not depend
+on the order or the batch they are taken in, so a row's token is the same alone and among any neighbours, on any device
+(law 16). A token of less than 2**-40 of the best one's probability is never drawn.
+
+Each filter is a threshold on the scaled logit; tokens that tie with the last one kept are kept too:
+
+    min-p   logit >= best + temperature * log(min_p)
+    top-k   logit >= the k-th best
+    top-p   logit >= that of the last token of the smallest best-first set that holds top_p of what is left so far
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+WEIGHT_ONE = 2.0**40
+NARROW = 512
+"""Up to this top_k a row is drawn from its best tokens alone, without touching the rest of the vocabulary."""
+PREFIX = 256
+"""A top-p cut is looked for among so many best tokens before the whole row is sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawParams:
+    """Host arrays, one entry a row. top_k 0 = off; top_p 1 = off; min_p 0 = off; uniform in (0, 1)."""
+
+    temperature: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+    uniform: NDArray[np.float64]
+
+    def select(self, index: NDArray[np.int64]) -> DrawParams:
+        """The entries at `index`."""
+        return DrawParams(
+            self.temperature[index], self.top_k[index], self.top_p[index], self.min_p[index], self.uniform[index]
+        )
+
+
+def draw(logits: Tensor, params: DrawParams) -> Tensor:
+    """Draw one token per row of `logits` [rows, vocab] float32; int64 [rows].
+
+    A row that holds NaN or only -inf yields some token; the caller, who knows the row's maximum, reports it.
+    """
+    num_rows, vocab = logits.shape
+    narrow = (params.top_k > 0) & (params.top_k <= min(NARROW, vocab - 1))
+    sorted_too = ~narrow & ((params.top_k > 0) | (params.top_p < 1.0))
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    for group, draw_group in ((narrow, _draw_narrow), (sorted_too, _draw_wide), (~(narrow | sorted_too), _draw_wide)):
+        index = np.flatnonzero(group)
+        if len(index) == num_rows:
+            return draw_group(logits, params)
+        if len(index):
+            rows = torch.from_numpy(index).to(logits.device)
+            tokens[rows] = draw_group(logits[rows], params.select(index))
+    return tokens
+
+
+def _draw_narrow(logits: Tensor, params: DrawParams) -> Tensor:
+    """Draw rows with a small top_k from their best tokens alone, in order of id as in the full row: same result."""
+    width = min(int(params.top_k.max()) + 1, logits.shape[1])
+    values, ids = logits.topk(width, dim=-1)
+    last_kept = values.gather(1, _column(params.top_k - 1, logits))
+    # One more than needed was fetched: if it ties with the k-th best, ties may go on beyond what was fetched.
+    spill = (values[:, -1:] >= last_kept).squeeze(1) & (width < logits.shape[1])
+    ids, order = ids.sort(dim=-1)
+    tokens = ids.gather(1, _draw_wide(values.gather(1, order), params).unsqueeze(1)).squeeze(1)
+    if bool(spill.any()):
+        rows = spill.nonzero().squeeze(1)
+        tokens[rows] = _draw_wide(logits[rows], params.select(rows.cpu().numpy()))
+    return tokens
+
+
+def _draw_wide(logits: Tensor, params: DrawParams) -> Tensor:
+    scaled = (logits.double() - logits.amax(dim=-1, keepdim=True)) / _column(params.temperature, logits)
+    # inf - inf: where the best logit is +inf, the tokens that have it share everything.
+    scaled.nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)
+    weights = _weights(scaled)
+    filters = bool(((params.top_k > 0) | (params.top_p < 1.0)).any())
+    if filters or bool((params.min_p > 0).any()):
+        with np.errstate(divide="ignore"):
+            threshold = _column(np.log(params.min_p), logits)
+        if filters:
+            threshold = _cut(scaled, weights, threshold, params)
+        weights.masked_fill_(scaled < threshold, 0)
+    return _pick(weights, _column(params.uniform, logits))
+
+
+def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams) -> Tensor:
+    """Raise `threshold` [rows, 1] to what top-k and then top-p ask for."""
+    vocab = scaled.shape[1]
+    whole = vocab <= PREFIX or bool((params.top_k > PREFIX).any())
+    best = scaled.sort(dim=-1, descending=True).values if whole else scaled.topk(PREFIX, dim=-1).values
+    cut, found = _cut_among(best, scaled, weights, threshold, params)
+    if not whole and not bool(found.all()):
+        rows = (~found).nonzero().squeeze(1)
+        best = scaled[rows].sort(dim=-1, descending=True).values
+        some = params.select(rows.cpu().numpy())
+        cut[rows] = _cut_among(best, scaled[rows], weights[rows], threshold[rows], some)[0]
+    return cut
+
+
+def _cut_among(
+    best: Tensor, scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams
+) -> tuple[Tensor, Tensor]:
+    """The threshold [rows, 1], and whether it was found [rows] among the `best` scaled logits [rows, some]."""
+    top_k, top_p = _column(params.top_k, scaled), _column(params.top_p, scaled)
+    kth = best.gather(1, (top_k - 1).clamp(0, best.shape[1] - 1))
+    threshold = torch.where(top_k > 0, torch.maximum(threshold, kth), threshold)
+    goal = top_p * weights.masked_fill(scaled < threshold, 0).sum(dim=-1, keepdim=True)
+    best_weights = _weights(best).masked_fill_(best < threshold, 0)
+    reached = best_weights.cumsum(dim=-1)
+    kept = ((reached - best_weights) < goal) & (best >= threshold)
+    last = best.gather(1, (kept.sum(dim=-1, keepdim=True) - 1).clamp_min(0))
+    found = (top_p >= 1.0) | (reached[:, -1:] >= goal) | (best[:, -1:] < threshold)
+    return torch.where(top_p < 1.0, torch.maximum(threshold, last), threshold), found.squeeze(1)
+
+
+def _pick(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The token at `uniform` [rows, 1] of the way through the weights [rows, vocab], in order of id."""
+    reached = weights.cumsum(dim=-1)
+    total = reached[:, -1:]
+    target = torch.minimum((uniform * total).long(), total - 1)
+    return torch.searchsorted(reached, target, right=True).squeeze(1).clamp_max_(weights.shape[1] - 1)
+
+
+def _weights(scaled: Tensor) -> Tensor:
+    return scaled.exp().mul_(WEIGHT_ONE).long()
+
+
+def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
+    return torch.from_numpy(values).to(like.device).unsqueeze(1)
