@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,11 +12,15 @@ from paged_attn_torch import TorchAttentionProvider
 
 from paged_core.api.attention import AttentionNeed
 from paged_core.api.batch import Batch
-from paged_core.api.model import ModelSpec
 from paged_core.api.provider import PluginSettings
 from paged_core.model.decoder import Decoder
 from paged_core.model.spec import spec_from_hf
 from paged_core.model.weights import translate_hf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from paged_core.api.model import ModelSpec
 
 COMMON: dict[str, Any] = {
     "vocab_size": 320,
@@ -71,19 +74,21 @@ def canonical(spec: ModelSpec, state: dict[str, torch.Tensor]) -> Iterator[tuple
 class PagedModel:
     """A Decoder over attn_torch with a small pool whose blocks are handed out in random order and start as NaN."""
 
-    def __init__(self, spec: ModelSpec, weights: Any, block_size: int = 4, **load: Any) -> None:
+    def __init__(
+        self, spec: ModelSpec, weights: Any, block_size: int = 4, dtype: torch.dtype = torch.float32, **load: Any
+    ) -> None:
         self.spec = spec
         self.block_size = block_size
         need = AttentionNeed(
-            "cpu", "float32", "float32", spec.num_heads, spec.num_kv_heads, spec.head_dim, block_size,
+            "cpu", str(dtype)[6:], str(dtype)[6:], spec.num_heads, spec.num_kv_heads, spec.head_dim, block_size,
             windows=tuple({w for w in spec.windows if w}), softcap=spec.attention_softcap,
         )  # fmt: skip
         provider = TorchAttentionProvider()
         assert provider.probe(need).ok
         self.attention = provider.create(need, PluginSettings(), None)
-        self.decoder = Decoder.load(spec, weights, torch.float32, "cpu", self.attention, **load)
+        self.decoder = Decoder.load(spec, weights, dtype, "cpu", self.attention, **load)
         layout = self.attention.layout(64)
-        self.caches = [torch.full(layout.shape, torch.nan) for _ in range(spec.num_layers)]
+        self.caches = [torch.full(layout.shape, torch.nan, dtype=dtype) for _ in range(spec.num_layers)]
         self.tables = np.full((8, 64), -1, np.int32)
         self.lengths = [0] * 8
         self.free = [int(b) for b in np.random.default_rng(0).permutation(64)]
