@@ -15,6 +15,7 @@ A tied head has no `head.weight`. Norm weights are the multiplier itself.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -140,6 +141,11 @@ def expected_shapes(spec: ModelSpec) -> dict[str, Shape]:
     if spec.head_bias:
         shapes["head.bias"] = (spec.vocab_size,)
     return shapes
+
+
+def num_parameters(spec: ModelSpec) -> int:
+    """Parameters of the model; a tied head counts once."""
+    return sum(math.prod(shape) for shape in expected_shapes(spec).values())
 
 
 def _layer_shapes(spec: ModelSpec, layer: int) -> dict[str, Shape]:
