@@ -115,6 +115,10 @@ class Scratch(ABC):
         """Consume `need(group, num_tokens)` blocks. False: no room, nothing taken."""
 
     @abstractmethod
+    def need_decodes(self) -> int:
+        """Blocks that `take_decodes` would consume now."""
+
+    @abstractmethod
     def take_decodes(self) -> bool:
         """`take` one token per branch for every running group that decodes, was not given back and has not taken yet.
 

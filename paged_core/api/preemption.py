@@ -48,3 +48,9 @@ class Preemption(ABC):
 
         Also called to price a group that then stays (`View.eviction_cost`): it may not count on being obeyed.
         """
+
+
+def num_recomputed_tokens(group: Group) -> int:
+    """Computed tokens that dropping `group` throws away; a span shared by branches counts once."""
+    live = set(group.live)
+    return sum(max(0, seq.num_computed - (seq.divergence if seq.parent in live else 0)) for seq in live)
