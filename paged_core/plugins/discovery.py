@@ -134,7 +134,9 @@ def _offers(plugin: object) -> list[Provider[Any, Any]]:
     if unmarked:
         raise PluginLoadError(f"{', '.join(unmarked)} lacks the decorator @paged_core.hookimpl")
     if not callers:
-        raise PluginLoadError(f"{plugin!r} holds no function decorated with @paged_core.hookimpl")
+        raise PluginLoadError(
+            f"{getattr(plugin, '__name__', plugin)} holds no function decorated with @paged_core.hookimpl"
+        )
     if any(impl.wrapper or impl.hookwrapper for caller in callers for impl in caller.get_hookimpls()):
         raise PluginLoadError("it wraps a hook; wrap a backend instead: offer a provider that creates another by name")
     providers: list[Provider[Any, Any]] = []

@@ -44,8 +44,7 @@ def distribution_of(plugin: str) -> str:
 
 def nvidia_visible() -> bool:
     """Whether an NVIDIA driver or device shows on this machine, found out without loading any library."""
-    devices = Path("/dev")
-    return any(devices.glob("nvidia[0-9]*")) or (devices / "dxg").exists() or shutil.which("nvidia-smi") is not None
+    return any(Path("/dev").glob("nvidia[0-9]*")) or shutil.which("nvidia-smi") is not None
 
 
 def install_hint(plugin: str, gpu_here: bool) -> str:
@@ -56,7 +55,7 @@ def install_hint(plugin: str, gpu_here: bool) -> str:
     hint = FIRST_PARTY.get(plugin)
     if hint is None:
         return ""
-    text = f" {plugin} is {hint.summary} and comes as a plugin: pip install {distribution_of(plugin)}."
+    text = f". {plugin} is {hint.summary} and comes as a plugin: pip install {distribution_of(plugin)}."
     if hint.gpu and not gpu_here:
         text += " It also needs an NVIDIA GPU, and this machine shows none (no /dev/nvidia0, no nvidia-smi)."
     return text

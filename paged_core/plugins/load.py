@@ -68,7 +68,7 @@ def load_plugins(
     for problem in (*problems, *shelf.problems):
         logger.warning("%s", problem)
     _check_tables(tables or {}, sources, shelf)
-    return Plugins(shelf.manager, shelf.records, shelf.faults, tables or {})
+    return Plugins(shelf.manager, shelf.records, shelf.faults, shelf.hosts, tables or {})
 
 
 class _Shelf:
@@ -78,7 +78,9 @@ class _Shelf:
         self.manager: pluggy.PluginManager = new_manager()
         self.records: list[Record] = []
         self.faults: list[Fault] = []
+        self.hosts: list[Source] = []
         self.problems: list[str] = []
+        self.offers: dict[str, list[str]] = {}  # provider names by plugin id
 
     def fault(self, source: Source, reason: str) -> None:
         """`source` is not loaded because the user says so."""
@@ -88,14 +90,16 @@ class _Shelf:
         """Import `source`; keep its providers or its fault. Raises PluginLoadError when it was asked for."""
         try:
             plugin, providers = open_plugin(source)
-            if self.manager.is_registered(plugin):
-                raise PluginError(f"{source} is the module of another plugin id as well; keep one of the entry points")
-            self.manager.register(plugin, name=f"{source.id} = {source.value}")
         except PluginError as cause:
             if asked_for:
                 raise
             self._break(source, source.id, _kind_of(source.id), cause)
             return
+        if not self.manager.is_registered(plugin):  # one module under two ids: its providers will be in conflict
+            self.manager.register(plugin, name=f"{source.id} = {source.value}")
+        self.offers[source.id] = [provider.name for provider in providers]
+        if not providers:
+            self.hosts.append(source)
         for provider in providers:
             mismatch = _api_mismatch(source, provider)
             if mismatch is None:
@@ -116,15 +120,21 @@ class _Shelf:
             if len(rivals) == 1:
                 continue
             claims = " and ".join(str(record.source) for record in rivals)
-            one = rivals[-1].source
-            handle = one.owners[0].dist if one.owners else one.id
             cause = PluginConflictError(
-                f"{name} is claimed by {claims}; disable one by its distribution, for example "
-                f"PAGED_DISABLE_PLUGINS={handle}, or uninstall it"
+                f"{name} is claimed by {claims}; disable one, for example "
+                f"PAGED_DISABLE_PLUGINS={_handle([record.source for record in rivals])}, or uninstall it"
             )
             self.problems.append(str(cause))
             self.faults += [Fault(r.source, "conflict", str(cause), name, r.kind, cause) for r in rivals]
             self.records = [record for record in self.records if record.name != name]
+
+
+def _handle(rivals: Sequence[Source]) -> str:
+    """What to disable so that the last rival goes and the others stay: its id or, where ids are equal, its owners."""
+    *others, last = rivals
+    if last.id not in {other.id for other in others} or not last.owners:
+        return last.id
+    return ",".join(owner.dist for owner in last.owners)
 
 
 def _kind_of(plugin: str) -> str | None:
@@ -147,9 +157,9 @@ def _api_mismatch(source: Source, provider: Provider[Any, Any]) -> PluginApiErro
 
 def _without_disabled(source: Source, disabled: Sequence[str]) -> Source | None:
     """`source` without the owners that are disabled, or None when it is disabled itself or no owner is left."""
-    if source.id in disabled:
-        return None
     names = {normalized(name) for name in disabled}
+    if normalized(source.id) in names:
+        return None
     owners = tuple(owner for owner in source.owners if normalized(owner.dist) not in names)
     return None if source.owners and not owners else Source(source.id, source.value, owners)
 
@@ -173,19 +183,17 @@ def _check_tables(tables: Mapping[str, Mapping[str, Any]], sources: Sequence[Sou
     """Every table belongs to a plugin; of a plugin with several providers, every inner table to one of those."""
     ids = [source.id for source in sources]
     problems = [
-        f"[plugins.{id}]: no plugin of this id is installed{did_you_mean(id, ids)}"
-        f"{'.' + install_hint(id, nvidia_visible()) if id in FIRST_PARTY else ''}"
+        f"[plugins.{id}]: no plugin of this id is installed{did_you_mean(id, ids)}{install_hint(id, nvidia_visible())}"
         for id in tables
         if id not in ids
     ]
     for id, table in tables.items():
-        names = [record.name for record in shelf.records if record.source.id == id and not record.alone]
-        names += [fault.name for fault in shelf.faults if fault.source.id == id and fault.name != id]
+        names = shelf.offers.get(id, [])
         problems += [
-            f"[plugins.{id}.{name}]: plugin {id} offers no such provider{did_you_mean(name, names)}; it offers "
-            f"{', '.join(names)}"
+            f"[plugins.{id}.{name}]: plugin {id} offers no such provider{did_you_mean(name, names)} "
+            f"(it offers {', '.join(names)})"
             for name in table
-            if names and name not in names
+            if len(names) > 1 and name not in names
         ]
     if problems:
         raise ConfigError("\n".join(problems))

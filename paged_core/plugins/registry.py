@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from paged_core.api.provider import KINDS, Fit, PluginSettings
+from paged_core.api.provider import KINDS, Fit, KindInfo, PluginSettings
 from paged_core.errors import (
     ConfigError,
     PagedError,
@@ -21,8 +21,7 @@ from paged_core.errors import (
     UnknownPluginError,
 )
 from paged_core.plugins.discovery import one_line
-from paged_core.plugins.hints import install_hint, nvidia_visible
-from paged_core.plugins.record import Fault, Record
+from paged_core.plugins.hints import FIRST_PARTY, install_hint, nvidia_visible
 from paged_core.settings import did_you_mean, variable
 
 if TYPE_CHECKING:
@@ -31,11 +30,14 @@ if TYPE_CHECKING:
     import click
     import pluggy
 
+    from paged_core.plugins.record import Fault, Record, Source
+
 logger = logging.getLogger("paged_core.plugins")
 
 
 class Plugins:
-    """All plugins of this process: `records` by provider name, and `faults`, which cannot be chosen.
+    """All plugins of this process: `records` by provider name, `faults`, which cannot be chosen, and `hosts`, plugins
+    that offer no provider (they add commands, choose for `auto` or clean up).
 
     Fulfils `paged_core.api.provider.PluginRegistry`. `load_plugins` makes it; it does not change afterwards.
     """
@@ -45,10 +47,12 @@ class Plugins:
         manager: pluggy.PluginManager,
         records: Sequence[Record],
         faults: Sequence[Fault],
+        hosts: Sequence[Source],
         tables: Mapping[str, Mapping[str, Any]],
     ) -> None:
         self.records: Mapping[str, Record] = MappingProxyType({record.name: record for record in records})
         self.faults = tuple(faults)
+        self.hosts = tuple(hosts)
         self._manager = manager
         self._tables = tables
         self._is_shut_down = False
@@ -115,7 +119,7 @@ class Plugins:
                 taken = [name for name, command in before.items() if group.commands.get(name) is not command]
                 if taken:
                     raise PluginError(f"it replaces the command {', '.join(taken)}")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 group.commands.clear()
                 group.commands.update(before)
                 logger.warning("plugin %s adds no commands: %s", impl.plugin_name, one_line(error))
@@ -188,20 +192,27 @@ class Plugins:
 
     def _unknown(self, kind: str, name: str, need: Any) -> UnknownPluginError:
         info = KINDS[kind]
-        known = [record.name for record in self.of_kind(kind)]
-        short = {known_name.removeprefix(info.prefix): known_name for known_name in known}
-        full = name if name.startswith(info.prefix) else info.prefix + name
-        hint = install_hint(full, nvidia_visible()) or did_you_mean(name, {**short, **dict.fromkeys(known)})
-        suspects = [fault.reason for fault in self.faults if fault.status == "broken" and fault.kind in (kind, None)]
+        suspects = [fault.reason for fault in self.faults if fault.status == "broken" and fault.kind is None]
         broken = f" Broken plugins that may have offered it: {'; '.join(suspects)}." if suspects else ""
-        text = f"no {info.title} named {name!r} is installed"
-        text += f"{hint}" if hint.startswith(";") else f".{hint}"
-        return UnknownPluginError(f"{text}{broken} {self._alternatives(kind, need)}")
+        return UnknownPluginError(
+            f"no {info.title} named {name!r} is installed{self._hint(info, name)}{broken} "
+            f"{self._alternatives(kind, need)}"
+        )
+
+    def _hint(self, info: KindInfo, name: str) -> str:
+        """How to get what was asked for, or what may have been meant."""
+        other = self.records.get(name)
+        if other is not None:
+            return f": it is a {KINDS[other.kind].title}, chosen with --{other.kind}."
+        full = name if name.startswith(info.prefix) else info.prefix + name
+        names = [record.name for record in self.of_kind(info.kind)]
+        names += [first_party for first_party in FIRST_PARTY if first_party.startswith(info.prefix)]
+        shorts = [each.removeprefix(info.prefix) for each in names]
+        return install_hint(full, nvidia_visible()) or did_you_mean(name, names + shorts) or "."
 
     def _alternatives(self, kind: str, need: Any) -> str:
         fits = [record.name for record in self.of_kind(kind) if self.judge(record, need).ok]
-        option = f"--{kind}"
-        return f"What fits here: {option}={', '.join(fits)}" if fits else f"Nothing else fits {option} here"
+        return f"{KINDS[kind].title.capitalize()}s that fit here: {', '.join(fits) or 'none'}"
 
 
 def _reasons(fit: Fit) -> str:
@@ -221,7 +232,8 @@ def _explain(detail: Any, path: list[str], record: Record) -> str:
     key = ".".join(map(str, detail["loc"]))
     where = f"[plugins.{'.'.join(path)}] {key}"
     if detail["type"] == "extra_forbidden":
-        return f"{where}: {record.name} has no such setting{did_you_mean(key, list(record.provider.Settings.model_fields))}"
+        known = list(record.provider.Settings.model_fields)
+        return f"{where}: {record.name} has no such setting{did_you_mean(key, known)}"
     name = "__".join([variable("plugins"), *path, key]).upper()
     return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {detail['input']!r}; variable {name})"
 
