@@ -85,7 +85,7 @@ def timing_rows(before_s: float, phases: Mapping[str, float], first_token_s: flo
 def stats_rows(stats: EngineStats) -> list[tuple[str, str]]:
     """The engine's counts since it started."""
     blocks = stats.blocks
-    modes = ", ".join(f"{count} by {mode}" for mode, count in stats.preemptions.items()) or "none"
+    modes = ", ".join(f"{count} by {mode}" for mode, count in stats.preemptions.items() if count) or "none"
     reasons = ", ".join(f"{count} {reason}" for reason, count in stats.finished.items()) or "none"
     return [
         ("steps", f"{stats.num_steps:,}"),
