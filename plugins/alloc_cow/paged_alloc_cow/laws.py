@@ -12,6 +12,7 @@ from paged_core.errors import PluginContractError
 
 if TYPE_CHECKING:
     from paged_alloc_cow.allocator import CowAllocator
+    from paged_alloc_cow.prefix import BlockKey
     from paged_core.api.request import Sequence
 
 
@@ -115,10 +116,20 @@ def _check_keys(allocator: CowAllocator, row: int, seq: Sequence) -> None:
 
 def _check_cache(allocator: CowAllocator) -> None:
     pool = allocator.pool
-    published = {key: block for block, key in enumerate(pool.keys) if key is not None}
-    _demand(published == pool.cached, "law 14: the prefix cache and the keys of the blocks disagree")
+    holders = {key: sorted(blocks) for key, blocks in pool.cached.items()}
+    published: dict[BlockKey, list[int]] = {}
+    for block, key in enumerate(pool.keys):
+        if key is not None:
+            published.setdefault(key, []).append(block)
+    _demand(published == holders, "law 14: the prefix cache and the keys of the blocks disagree")
     frozen = np.flatnonzero(pool.frozen).tolist()
-    _demand(sorted(published.values()) == frozen, "law 4: the blocks marked as published are not those that have a key")
-    for key, block in published.items():
-        digest = digest_of(key.parent, key.tokens)
-        _demand(digest == key.digest, f"law 14: the key of block {block} is not the hash of its parent and tokens")
+    _demand(
+        sorted(block for blocks in holders.values() for block in blocks) == frozen,
+        "law 4: the blocks marked as published are not those that have a key",
+    )
+    for key, blocks in holders.items():
+        _demand(
+            digest_of(key.parent, key.tokens) == key.digest, f"law 14: the key of blocks {blocks} is not their hash"
+        )
+        alone = len(blocks) == 1 or all(pool.refs[block] > 0 for block in blocks)
+        _demand(alone, f"law 2: of blocks {blocks} with equal content one is free and still cached")

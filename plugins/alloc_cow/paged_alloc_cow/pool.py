@@ -23,7 +23,8 @@ class BlockPool:
     refs       int32 [num_blocks]; 0 = free
     frozen     bool [num_blocks]; the block is published and must not be written
     keys       the key each block is published under, or None
-    cached     key -> the block that holds it. Equal content is published once: the first block wins
+    cached     key -> the blocks that hold it. Several sequences may have computed the same content; a free block is
+               the only holder of its key, since a free copy beside another one would be worth nothing
 
     Freed blocks without a key are reused first and last in, first out (their memory is warm); those with a key are
     reused last, oldest first. With the prefix cache off no block has a key and all is last in, first out.
@@ -34,7 +35,7 @@ class BlockPool:
         self.refs: NDArray[np.int32] = np.zeros(num_blocks, dtype=np.int32)
         self.frozen: NDArray[np.bool_] = np.zeros(num_blocks, dtype=np.bool_)
         self.keys: list[BlockKey | None] = [None] * num_blocks
-        self.cached: dict[BlockKey, int] = {}
+        self.cached: dict[BlockKey, list[int]] = {}
         self.free_list = FreeList(num_blocks)
         self.num_shared = 0
         self.num_cached_free = 0
@@ -66,18 +67,15 @@ class BlockPool:
         self.refs[block] = refs + 1
 
     def release(self, block: int) -> None:
-        """One reference less; at zero the block is free and keeps its key until it is reused."""
+        """One reference less; at zero the block is free and, as the last holder of its key, stays a possible hit."""
         refs = int(self.refs[block])
         if refs <= 0:
             raise PluginContractError(f"law 1: block {block} is released though nobody references it")
         self.refs[block] = refs - 1
         if refs == 2:
             self.num_shared -= 1
-        elif refs == 1 and self.keys[block] is not None:
-            self.free_list.push_back(block)
-            self.num_cached_free += 1
         elif refs == 1:
-            self.free_list.push_front(block)
+            self._retire(block)
 
     def release_all(self, blocks: Iterable[int]) -> None:
         """Release in the given order: pass tails first, so that the beginnings of prompts stay cached longest."""
@@ -85,17 +83,25 @@ class BlockPool:
             self.release(block)
 
     def publish(self, block: int, key: BlockKey) -> None:
-        """Make a full, computed block a possible hit, unless equal content is published already."""
-        if key not in self.cached and self.keys[block] is None:
-            self.cached[key] = block
-            self.keys[block] = key
-            self.frozen[block] = True
+        """Make a full, computed block a possible hit."""
+        if self.keys[block] is not None:
+            return
+        holders = self.cached.setdefault(key, [])
+        if holders and self.refs[holders[0]] == 0:
+            self._demote(holders[0])
+            self.cached[key] = holders
+        holders.append(block)
+        self.keys[block] = key
+        self.frozen[block] = True
 
     def unpublish(self, block: int) -> None:
-        """The block's content is about to change: nobody may hit it any more."""
+        """The block's content is about to change or to be dropped: nobody may hit it any more."""
         key = self.keys[block]
         assert key is not None
-        del self.cached[key]
+        holders = self.cached[key]
+        holders.remove(block)
+        if not holders:
+            del self.cached[key]
         self.keys[block] = None
         self.frozen[block] = False
 
@@ -103,8 +109,25 @@ class BlockPool:
         """Blocks that hold the first keys of `chain`, at most `limit`; stops at the first miss."""
         found = []
         for key in chain[:limit]:
-            block = self.cached.get(key)
-            if block is None:
+            holders = self.cached.get(key)
+            if holders is None:
                 break
-            found.append(block)
+            found.append(holders[0])
         return found
+
+    def _retire(self, block: int) -> None:
+        key = self.keys[block]
+        if key is not None and len(self.cached[key]) == 1:
+            self.free_list.push_back(block)
+            self.num_cached_free += 1
+            return
+        if key is not None:
+            self.unpublish(block)
+        self.free_list.push_front(block)
+
+    def _demote(self, block: int) -> None:
+        """A free cached block has become redundant: it is reused next."""
+        self.unpublish(block)
+        self.num_cached_free -= 1
+        self.free_list.remove(block)
+        self.free_list.push_front(block)
