@@ -137,7 +137,7 @@ class Engine:
         """Nothing was scheduled: end a group that outgrew the pool, or wait for a scheduler that lets time pass."""
         group = self._ledger.outgrown(view)
         if group is not None:
-            need, pool = group.num_tokens + 1, self.facts.kv_tokens
+            need, pool = group.num_tokens, self.facts.kv_tokens
             message = f"the sequence needs room for {need} tokens and the whole KV pool holds {pool}: ended early"
             log.warning("request %s: %s", group.id, message)
             return self._done([self._emitter.finish(group, "length", view.now, message)])

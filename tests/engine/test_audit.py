@@ -28,7 +28,7 @@ def all_waiting(view):
 
 
 BROKEN = {
-    "budget overrun": ("law 6", lambda v: Decision(run=[Run(v.prefilling_group, 200)])),
+    "budget overrun": ("law 6", lambda v: Decision(run=[Run(next(iter(v.waiting)), 59)], decode_all=True)),
     "same group twice": ("law 7", lambda v: Decision(run=[Run(v.running[0], 1), Run(v.running[0], 1)])),
     "decode_all and run": ("law 7", lambda v: Decision(run=[Run(v.running[0], 1)], decode_all=True)),
     "preempts a waiting group": ("law 7", lambda v: Decision(preempt=list(v.waiting)[:1])),
@@ -45,17 +45,7 @@ BROKEN = {
 def test_a_broken_law_is_named(shadow, name):
     law, decide_badly = BROKEN[name]
 
-    def wrapped(view):
-        if name == "budget overrun":
-            return Decision(run=[Run(next(iter(view.waiting)), 59)], decode_all=True)
-        return decide_badly(view)
-
-    engine = shadow(
-        wrap=lambda inner: Bad(inner, wrapped),
-        max_num_seqs=2,
-        num_blocks=16,
-        token_budget=60,
-    )
+    engine = shadow(wrap=lambda inner: Bad(inner, decide_badly), max_num_seqs=2, num_blocks=16, token_budget=60)
     engine.add_request("a", [1, 2, 3], GREEDY)
     if name != "not taken from the scratch":
         engine.add_request("b", [4, 5, 6], GREEDY)
@@ -70,6 +60,10 @@ def test_a_broken_law_is_named(shadow, name):
 def test_a_scheduler_that_never_runs_anything_is_reported(shadow):
     engine = shadow(wrap=lambda inner: Bad(inner, lambda view: Decision(), after=0))
     engine.add_request("a", [1, 2, 3], GREEDY)
-    with pytest.raises(PluginContractError, match="progress"):
+
+    def step_for_ever():
         for _ in range(100_000):
             engine.step()
+
+    with pytest.raises(PluginContractError, match="progress"):
+        step_for_ever()
