@@ -174,9 +174,8 @@ def _two_owners(source: Source) -> tuple[str, ...]:
     """The cure for one set of files that two distributions own: removing one takes the files from the other."""
     if len(source.owners) < 2:
         return ()
-    return (
-        f"several distributions own its files; after removing one: pip install --force-reinstall {source.owners[0].dist}",
-    )
+    cure = f"pip install --force-reinstall {source.owners[0].dist}"
+    return (f"several distributions own its files; after removing one of them: {cure}",)
 
 
 def _faulty(fault: Fault) -> Row:

@@ -71,7 +71,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def provider() -> Any:
     """A function that writes the source of a scheduler provider (or of another kind, with its hook)."""
 
-    def source(name: str, *, hook: str = "paged_scheduler", extra: str = "", reasons: str = "[]", **attributes: Any) -> str:
+    def source(
+        name: str, *, hook: str = "paged_scheduler", extra: str = "", reasons: str = "[]", **attributes: Any
+    ) -> str:
         fields = {"kind": "sched", "api": 1, "summary": "a test"} | attributes
         lines = "\n".join(f"    {key} = {value!r}" for key, value in fields.items())
         return f"""
