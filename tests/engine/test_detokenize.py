@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
+from paged_core.api.loader import LoaderNeed
 from paged_core.engine.detokenize import BROKEN, BULK, Detokenizer
+from paged_core.testing.build import default_plugins
 
 SPANNING = ("中文".encode()[2:4], "👍🏽".encode()[3:6], b" \xe4\xb8", "é x".encode(), b"he", b" in", b"\x80\x80")
 """Pieces that end in one character and begin in the next, as merges of real vocabularies do."""
@@ -232,3 +235,18 @@ def test_the_cost_of_a_token_does_not_grow_with_the_text(tokenizer, ids):
 def test_many_tokens_at_once_give_the_text_of_one_by_one(ids, data):
     groups = in_groups(data.draw, ids)
     assert "".join(deltas(BYTE_LEVEL, groups)) == "".join(deltas(BYTE_LEVEL, [[i] for i in ids]))
+
+
+@pytest.mark.model
+def test_smollm2_deltas_join_to_the_text_of_many_scripts(smollm2, shared):
+    """Its vocabulary splits most non-Latin characters into bytes; strings made to break tokenizers come on top."""
+    tokenizer = default_plugins().create("loader", "load_gguf", LoaderNeed(str(smollm2))).tokenizer()
+    lines = (shared / "prompts" / "mgsm_multilingual.jsonl").read_text(encoding="utf-8").split("\n")
+    texts = [json.loads(line)["question"] for line in lines[::8] if line]
+    texts += json.loads((shared / "text" / "naughty_strings.json").read_text(encoding="utf-8"))
+    prompt = tokenizer.encode("Question:")
+    for text in texts:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        shown = deltas(tokenizer, [[i] for i in ids], prompt, skip=False)
+        assert "Question:" + "".join(shown) == tokenizer.decode([*prompt, *ids], skip_special_tokens=False)
+        assert BROKEN in text or not any(BROKEN in delta for delta in shown)
