@@ -1,0 +1,72 @@
+"""Scalars and addresses inside kernels: element kinds, bit patterns, atomics, and the index arithmetic of slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import int64, types
+
+from paged_attn_cpu import vectors as v
+from paged_attn_cpu.vectors import I64, emit, kernel
+
+
+@emit
+def widened(typing: Any, bits: Any) -> Any:
+    """A stored element as float32; its numba type names its kind (float32, uint16 = bf16, int16 = fp16)."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return v.widen(builder, args[0], bits)
+
+    return types.float32(bits), codegen
+
+
+@emit
+def narrowed(typing: Any, value: Any, kind: Any) -> Any:
+    """A float32 as a stored element of the type of `kind`, rounded to nearest even."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return v.narrow(builder, args[0], kind)
+
+    return kind(types.float32, kind), codegen
+
+
+@emit
+def pointer(typing: Any, address: Any) -> Any:
+    """An integer address as the pointer `numba.carray` takes."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.int64), codegen
+
+
+@emit
+def claim(typing: Any, counter: Any, amount: Any) -> Any:
+    """Atomically add `amount` to the int64 at an address and return its old value; orders memory both ways."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", v.address_of(builder, args[0], I64), args[1], "acq_rel")
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@emit
+def observe(typing: Any, counter: Any) -> Any:
+    """Atomically read the int64 at an address; later reads see what was written before its last `claim`."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(v.address_of(builder, args[0], I64), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@kernel
+def row_offset(block: Any, part: Any, head: Any, position: Any, shape: Any) -> Any:
+    """Element offset of one row of the cache [blocks, 2, kv_heads, block_size, width]; part 0 = K, 1 = V.
+
+    shape: (kv_heads, block_size, width). Everything is widened to 64 bits before the first multiplication.
+    """
+    num_heads, block_size, width = shape
+    row = (int64(block) * 2 + int64(part)) * int64(num_heads) + int64(head)
+    return (row * int64(block_size) + int64(position)) * int64(width)

@@ -1,0 +1,143 @@
+"""The native entry points: what a thread of the team runs. Compiled once per dtype pair and cached on disk.
+
+One call does a whole layer. Workers claim items from atomic counters, so any number of them (also fewer than asked
+for) finishes the work, and nothing depends on which worker did what:
+
+    claim tokens   -> rotate, write K and V, make queries
+    wait           -> until every claimed token item is done (its claimer is running, so this ends)
+    claim units    -> attend; the worker that finishes a sequence's last split merges all of them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba import carray, types
+
+from paged_attn_cpu import parameters as at
+from paged_attn_cpu.elements import claim, observe, pointer
+from paged_attn_cpu.kernels_attend import attend, keep_partial, merge_partials, workspace, write_rows
+from paged_attn_cpu.kernels_write import scale_row, write_token
+from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
+from paged_attn_cpu.vectors import kernel
+
+log = logging.getLogger(__name__)
+EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
+
+
+@kernel
+def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, scale: Any) -> Any:
+    """Rotate and write PREPARE_TOKENS tokens. inputs: (q, k, v); angles: (cos, sin)."""
+    q, k, v = inputs
+    kv_heads, group, head_dim, width = p[at.KV_HEADS], p[at.GROUP], p[at.HEAD_DIM], p[at.WIDTH]
+    num_tokens, half = p[at.NUM_TOKENS], p[at.HALF]
+    slots = carray(pointer(p[at.SLOTS]), (num_tokens,), np.int64)
+    queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), np.float32)
+    sizes = (kv_heads, head_dim, width, p[at.BLOCK_SIZE])
+    for token in range(item * PREPARE_TOKENS, min((item + 1) * PREPARE_TOKENS, num_tokens)):
+        here = (angles[0], angles[1], token * half, half)
+        write_token(token, slots[token], (k, v, p[at.K_STRIDE], p[at.V_STRIDE]), cache, here, sizes)
+        for head in range(kv_heads * group):
+            target = ((head // group * num_tokens + token) * group + head % group) * width
+            scale_row(q, token * p[at.Q_STRIDE] + head * head_dim, queries, target, here, (head_dim, width), scale)
+
+
+@kernel
+def finish_unit(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
+    """Store a unit's result, or keep it and merge when it was its sequence's last."""
+    if unit[at.PARTIAL] < 0:
+        write_rows(p, unit, head, parts[0], parts[2], out)
+        return
+    keep_partial(p, unit, head, parts[0], parts[2])
+    counter = p[at.COUNTERS] + (at.FIRST_MERGE + unit[at.MERGE] * p[at.KV_HEADS] + head) * 8
+    if claim(counter, 1) == unit[at.PARTS] - 1:
+        merge_partials(p, unit, head, parts)
+        write_rows(p, unit, head, parts[0], parts[2], out)
+
+
+def make_layer_function(element: Any, cache_element: Any, sources: str) -> Any:
+    """The Python function behind one entry point: activations of type `element`, cache of type `cache_element`.
+
+    `sources` is not used by it; being in its closure it is part of numba's cache key (see `source_digest`).
+    """
+    element_bytes = np.dtype(cache_element).itemsize
+
+    def layer(parameters: Any) -> None:
+        sources  # noqa: B018
+        p = carray(parameters, (at.NUM_PARAMETERS,), np.int64)
+        counters = p[at.COUNTERS]
+        q, k = carray(pointer(p[at.Q]), (EVERYTHING,), element), carray(pointer(p[at.K]), (EVERYTHING,), element)
+        v, out = carray(pointer(p[at.V]), (EVERYTHING,), element), carray(pointer(p[at.OUT]), (EVERYTHING,), element)
+        cache = carray(pointer(p[at.CACHE]), (EVERYTHING,), cache_element)
+        cos = carray(pointer(p[at.COS]), (EVERYTHING,), np.float32)
+        sin = carray(pointer(p[at.SIN]), (EVERYTHING,), np.float32)
+        scale = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
+        while True:
+            item = claim(counters + at.NEXT_PREPARE * 8, 1)
+            if item >= p[at.NUM_PREPARE]:
+                break
+            prepare(p, item, (q, k, v), cache, (cos, sin), scale)
+            claim(counters + at.PREPARED * 8, 1)
+        while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
+            pass
+        parts = workspace(p, claim(counters + at.WORKERS * 8, 1), max(QUERY_ROWS, p[at.GROUP]))
+        kv_heads = p[at.KV_HEADS]
+        units = carray(pointer(p[at.UNITS]), (EVERYTHING, at.UNIT_FIELDS), np.int64)
+        while True:
+            item = claim(counters + at.NEXT_UNIT * 8, 1)
+            if item >= p[at.NUM_UNITS] * kv_heads:
+                break
+            unit, head = units[item // kv_heads], item % kv_heads
+            attend(p, unit, head, parts, cache[0], element_bytes)
+            finish_unit(p, unit, head, parts, out)
+
+    return layer
+
+
+def copy_function(sources: str) -> Any:
+    """The Python function behind block copies: parameters [counters, layers, sources, targets, pairs, num, words]."""
+
+    def copy(parameters: Any) -> None:
+        sources  # noqa: B018
+        p = carray(parameters, (7,), np.int64)
+        from_, to = carray(pointer(p[2]), (p[1],), np.int64), carray(pointer(p[3]), (p[1],), np.int64)
+        pairs = carray(pointer(p[4]), (p[5], 2), np.int64)
+        words = p[6]
+        while True:
+            item = claim(p[0], 1)
+            if item >= p[1] * p[5]:
+                break
+            layer, pair = item // p[5], item % p[5]
+            source = carray(pointer(from_[layer] + pairs[pair, 0] * words * 8), (words,), np.int64)
+            target = carray(pointer(to[layer] + pairs[pair, 1] * words * 8), (words,), np.int64)
+            for i in range(words):
+                target[i] = source[i]
+
+    return copy
+
+
+def source_digest() -> str:
+    """A hash of this package's sources. numba looks at the entry point's own file only; the kernels are elsewhere."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def compile_native(function: Any) -> Any:
+    """A `numba.cfunc` of void(int64*), from the disk cache when there is one. Without a usable cache: one warning."""
+    signature = types.void(types.CPointer(types.int64))
+    try:
+        return numba.cfunc(signature, cache=True, error_model="numpy")(function)
+    except (OSError, RuntimeError) as error:
+        log.warning(
+            "attn_cpu compiles its kernels anew in this process (some seconds): numba has no writable cache folder "
+            "(%s). Set the plugin's setting cache_dir or the variable NUMBA_CACHE_DIR to a writable folder.",
+            error,
+        )
+        return numba.cfunc(signature, cache=False, error_model="numpy")(function)

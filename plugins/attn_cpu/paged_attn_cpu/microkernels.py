@@ -1,0 +1,239 @@
+"""The three inner loops of attention, emitted with their accumulators in registers.
+
+    scores[rows, 4 keys]  = q[rows, D] . K[4 keys, D]           `dots`
+    weights, max, sum     = softmax of one row of a tile        `softmax_row`
+    acc[rows, columns]    = acc * correction + weights . V      `accumulate`
+
+Rows are (query token, head of the group) pairs that share one KV head, so each element of K and V is loaded and
+widened once for up to four of them. All addresses are integers; K and V rows come through a list of row addresses, so
+one loop serves every block size, and a widened copy of a tile as well as the cache itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core.errors import RequireLiteralValue
+
+from paged_attn_cpu import vectors as v
+from paged_attn_cpu.vectors import F32, I64, LANES, VF32, VI32, emit
+
+KEYS = 4  # keys per call of `dots`
+TILE = 64  # keys per softmax tile
+STRIDE = TILE + LANES  # fp32 elements from one row of scores to the next; element TILE holds the row's correction
+
+
+def _literal(value: Any) -> int:
+    if not isinstance(value, types.IntegerLiteral):
+        raise RequireLiteralValue("the shape of a micro-kernel is a compile-time constant")
+    return int(value.literal_value)
+
+
+def _sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value], body: Any) -> list[ir.Value]:
+    """Run body(index, accumulators) -> accumulators `count` times with the accumulators in phi nodes."""
+    start = builder.block
+    loop = builder.append_basic_block("loop")
+    done = builder.append_basic_block("done")
+    builder.cbranch(builder.icmp_signed(">", count, I64(0)), loop, done)
+    builder.position_at_end(loop)
+    index = builder.phi(I64)
+    phis = [builder.phi(value.type) for value in accumulators]
+    updated = body(index, phis)
+    following = builder.add(index, I64(1))
+    index.add_incoming(I64(0), start)
+    index.add_incoming(following, builder.block)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+    tail = builder.block
+    builder.position_at_end(done)
+    results = []
+    for phi, initial, value in zip(phis, accumulators, updated, strict=True):
+        phi.add_incoming(initial, start)
+        phi.add_incoming(value, tail)
+        result = builder.phi(value.type)
+        result.add_incoming(initial, start)
+        result.add_incoming(value, tail)
+        results.append(result)
+    return results
+
+
+@emit
+def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks: Any, scores: Any) -> Any:
+    """Scores of `rows` (literal) queries against KEYS keys.
+
+    queries: address of fp32 rows, `chunks` * LANES apart; addresses: address of KEYS int64 row addresses of K, whose
+    elements have the type of `kind`; scores: address of fp32 rows, STRIDE apart.
+    """
+    num_rows = _literal(rows)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        q_address, list_address, num_chunks, out_address = args[2:]
+        element = v.stored(kind)
+        vector = ir.VectorType(element, LANES)
+        width = builder.mul(num_chunks, I64(LANES))
+        key_rows = [
+            v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, I64(i))), element)
+            for i in range(KEYS)
+        ]
+        q_rows = [v.address_of(builder, q_address, F32, builder.mul(width, I64(i))) for i in range(num_rows)]
+
+        def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.mul(index, I64(LANES))
+            keys = [v.widen(builder, v.load(builder, builder.gep(row, [offset]), vector), kind) for row in key_rows]
+            results = []
+            for i, row in enumerate(q_rows):
+                q = v.load(builder, builder.gep(row, [offset]), VF32)
+                results += [v.fma(builder, q, key, accumulators[i * KEYS + j]) for j, key in enumerate(keys)]
+            return results
+
+        sums = _sum_loop(builder, num_chunks, [v.constant(0.0)] * (num_rows * KEYS), body)
+        for i in range(num_rows):
+            quad = v.sum4(builder, sums[i * KEYS : (i + 1) * KEYS])
+            v.store(builder, quad, v.address_of(builder, out_address, F32, I64(i * STRIDE)))
+        return context.get_dummy_value()
+
+    return types.none(rows, kind, types.int64, types.int64, types.int64, types.int64), codegen
+
+
+@emit
+def accumulate(
+    typing: Any, shape: Any, kind: Any, weights: Any, addresses: Any, count: Any, column: Any, acc: Any, width: Any
+) -> Any:
+    """acc = acc * correction + weights . V for a (rows, chunks) patch; `shape` is the literal 8 * rows + chunks.
+
+    weights: address of fp32 rows, STRIDE apart, the correction in element TILE; addresses: address of `count`
+    int64 row addresses of V; column: first element of the patch; acc: address of fp32 rows `width` elements apart.
+    """
+    num_rows, num_chunks = divmod(_literal(shape), 8)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        w_address, list_address, num_keys, first, acc_address, row_width = args[2:]
+        element = v.stored(kind)
+        vector = ir.VectorType(element, LANES)
+        w_rows = [v.address_of(builder, w_address, F32, I64(i * STRIDE)) for i in range(num_rows)]
+        targets = [
+            v.address_of(
+                builder, acc_address, F32, builder.add(builder.mul(row_width, I64(i)), builder.add(first, I64(c)))
+            )
+            for i in range(num_rows)
+            for c in range(0, num_chunks * LANES, LANES)
+        ]
+        initial = []
+        for number, target in enumerate(targets):
+            correction = builder.load(builder.gep(w_rows[number // num_chunks], [I64(TILE)]))
+            initial.append(builder.fmul(v.load(builder, target, VF32), v.splat(builder, correction)))
+
+        def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
+            row = v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, index)), element, first)
+            values = [
+                v.widen(builder, v.load(builder, builder.gep(row, [I64(c * LANES)]), vector), kind)
+                for c in range(num_chunks)
+            ]
+            results = []
+            for i, w_row in enumerate(w_rows):
+                weight = v.splat(builder, builder.load(builder.gep(w_row, [index])))
+                results += [
+                    v.fma(builder, weight, value, accumulators[i * num_chunks + c]) for c, value in enumerate(values)
+                ]
+            return results
+
+        for target, total in zip(targets, _sum_loop(builder, num_keys, initial, body), strict=True):
+            v.store(builder, total, target)
+        return context.get_dummy_value()
+
+    return types.none(shape, kind, *[types.int64] * 6), codegen
+
+
+@emit
+def softmax_row(typing: Any, scores: Any, state: Any, low: Any, high: Any) -> Any:
+    """One online-softmax step of one row: scores become weights, and the row's state moves on.
+
+    scores: address of TILE fp32 scores and the correction; state: address of (maximum, sum) in fp32; only keys
+    low <= j <= high of the tile are visible. A row that has seen no key keeps maximum -inf and sum 0.
+    """
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        row, state_address, first, last = args
+        sources = [v.address_of(builder, row, F32, I64(c)) for c in range(0, TILE, LANES)]
+        bounds = [v.splat(builder, builder.trunc(bound, v.I32)) for bound in (first, last)]
+        values = []
+        for number, source in enumerate(sources):
+            lanes = ir.Constant(VI32, [number * LANES + i for i in range(LANES)])
+            visible = builder.and_(
+                builder.icmp_signed(">=", lanes, bounds[0]), builder.icmp_signed("<=", lanes, bounds[1])
+            )
+            values.append(builder.select(visible, v.load(builder, source, VF32), v.constant(float("-inf"))))
+        old = builder.load(v.address_of(builder, state_address, F32))
+        sum_pointer = v.address_of(builder, state_address, F32, I64(1))
+        highest = v.maximum(builder, v.maximum(builder, *values[:2]), v.maximum(builder, *values[2:]))
+        new = v.maximum(builder, old, v.fold(builder, highest, lambda a, b: v.maximum(builder, a, b)))
+        minus_infinity = ir.Constant(F32, float("-inf"))
+        unseen = builder.fcmp_ordered("==", new, minus_infinity)
+        origin = v.splat(builder, builder.select(unseen, ir.Constant(F32, 0.0), new))
+        correction = builder.extract_element(
+            v.exp(builder, builder.fsub(v.splat(builder, old), origin)), ir.Constant(v.I32, 0)
+        )
+        weights = [v.exp(builder, builder.fsub(value, origin)) for value in values]
+        for weight, source in zip(weights, sources, strict=True):
+            v.store(builder, weight, source)
+        total = builder.fadd(builder.fadd(*weights[:2]), builder.fadd(*weights[2:]))
+        total = v.fold(builder, total, builder.fadd)
+        builder.store(builder.fadd(builder.fmul(builder.load(sum_pointer), correction), total), sum_pointer)
+        builder.store(new, v.address_of(builder, state_address, F32))
+        builder.store(correction, v.address_of(builder, row, F32, I64(TILE)))
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 4), codegen
+
+
+@emit
+def cap_row(typing: Any, scores: Any, softcap: Any) -> Any:
+    """softcap * tanh(score / softcap) over one row of TILE scores."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        row, cap = args
+        caps = v.splat(builder, cap)
+        for c in range(0, TILE, LANES):
+            source = v.address_of(builder, row, F32, I64(c))
+            value = v.tanh(builder, builder.fdiv(v.load(builder, source, VF32), caps))
+            v.store(builder, builder.fmul(value, caps), source)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.float32), codegen
+
+
+@emit
+def widen_row(typing: Any, kind: Any, source: Any, target: Any, chunks: Any) -> Any:
+    """Copy `chunks` * LANES elements of the type of `kind` to fp32."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(v.stored(kind), LANES)
+
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.mul(index, I64(LANES))
+            bits = v.load(builder, v.address_of(builder, args[1], vector.element, offset), vector)
+            v.store(builder, v.widen(builder, bits, kind), v.address_of(builder, args[2], F32, offset))
+            return []
+
+        _sum_loop(builder, args[3], [], body)
+        return context.get_dummy_value()
+
+    return types.none(kind, *[types.int64] * 3), codegen
+
+
+@emit
+def exp_row(typing: Any, source: Any, target: Any, chunks: Any) -> Any:
+    """exp over `chunks` * LANES fp32 elements; the kernels' own exp, made callable for merging and for tests."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.mul(index, I64(LANES))
+            value = v.load(builder, v.address_of(builder, args[0], F32, offset), VF32)
+            v.store(builder, v.exp(builder, value), v.address_of(builder, args[1], F32, offset))
+            return []
+
+        _sum_loop(builder, args[2], [], body)
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 3), codegen

@@ -1,0 +1,27 @@
+"""What one kernel call is told: an int64 array, read by these indices. Addresses and strides are in it, data is not.
+
+A native thread of another pool runs the kernels, so their arguments must be plain memory. Strides count elements.
+"""
+
+from __future__ import annotations
+
+# the backend: fixed
+KV_HEADS, GROUP, HEAD_DIM, WIDTH, BLOCK_SIZE = range(5)  # WIDTH: head_dim rounded up to whole vectors
+# scratch: fixed until it grows
+QUERIES, PARTIALS, PARTIAL_STATES, WORKSPACE, WORKSPACE_FLOATS, COUNTERS = range(5, 11)
+# the plan: fixed for a step
+NUM_TOKENS, NUM_PREPARE, NUM_UNITS, UNITS, SLOTS, TABLES, TABLE_STRIDE = range(11, 18)
+PLAN_FIELDS = slice(NUM_TOKENS, TABLE_STRIDE + 1)
+# the layer
+Q, K, V, OUT, Q_STRIDE, K_STRIDE, V_STRIDE, OUT_STRIDE, CACHE, LSE, WINDOW, COS, SIN, HALF, CONSTANTS = range(18, 33)
+LAYER_FIELDS = slice(Q, CONSTANTS + 1)
+NUM_PARAMETERS = 33
+
+SCALE, SOFTCAP = range(2)  # of the float32 array at CONSTANTS; softcap 0 = none
+
+# counters: int64, all zero when a call starts
+NEXT_PREPARE, PREPARED, NEXT_UNIT, WORKERS, FIRST_MERGE = range(5)
+
+# one unit of attention work, int64 each (see planning.py)
+ROW, TOKEN, COUNT, POSITION, BEGIN, END, PARTIAL, FIRST_PARTIAL, PARTS, MERGE = range(10)
+UNIT_FIELDS = 10

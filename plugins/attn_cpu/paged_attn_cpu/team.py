@@ -1,0 +1,68 @@
+"""The threads that run native kernels: torch's own OpenMP pool where it can be reached, else a small pool of ours."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Team:
+    """Runs one native function on several threads at once and returns when all of them are done.
+
+    torch's operators leave the threads of its OpenMP pool spinning for the next operator. A second pool would have to
+    share the cores with them, so a call here goes through `GOMP_parallel` of the very libgomp that torch loaded: the
+    same warm threads alternate between torch's matrix products and these kernels. libgomp keeps one team per calling
+    thread, so two engines in two threads do not meet. ctypes releases the GIL for the duration of a call.
+    """
+
+    def __init__(self, num_threads: int) -> None:
+        self.num_threads = num_threads
+        self._parallel = _torch_openmp() if num_threads > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
+        if num_threads > 1 and self._parallel is None:
+            log.warning(
+                "attn_cpu cannot reach torch's OpenMP pool (no GOMP_parallel in it); it uses threads of its own"
+            )
+            self._pool = ThreadPoolExecutor(num_threads - 1, thread_name_prefix="attn_cpu")
+
+    def run(self, function: Any, parameters: int, num_workers: int) -> None:
+        """Call `function` (a `native_function`) with the address `parameters` on up to `num_workers` threads."""
+        workers = min(num_workers, self.num_threads)
+        if workers <= 1:
+            function(parameters)
+        elif self._parallel is not None:
+            self._parallel(function, parameters, workers, 0)
+        else:
+            assert self._pool is not None
+            others = [self._pool.submit(function, parameters) for _ in range(workers - 1)]
+            function(parameters)
+            wait(others)
+
+
+NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+def native_function(address: int) -> Any:
+    """A callable for the native void(void*) at `address`; calls release the GIL."""
+    return NATIVE(address)
+
+
+def _torch_openmp() -> Any | None:
+    """`GOMP_parallel` as torch's own library sees it (libgomp, libomp and libiomp5 all export it), or None."""
+    import torch
+
+    for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
+        try:
+            parallel = ctypes.CDLL(str(library)).GOMP_parallel
+        except (OSError, AttributeError) as error:
+            log.info("no OpenMP entry in %s: %s", library.name, error)
+            continue
+        parallel.argtypes = [NATIVE, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        parallel.restype = None
+        return parallel
+    return None

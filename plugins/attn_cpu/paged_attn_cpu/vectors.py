@@ -1,0 +1,258 @@
+"""Sixteen fp32 lanes at a time: the few LLVM vector operations the kernels are made of.
+
+Everything here emits plain LLVM vector IR (no processor intrinsics), so the same source becomes zmm, two ymm or four
+NEON registers. No fast-math flag is set and every sum has one fixed order: a result depends on its operands alone,
+which is what makes the backend batch-invariant.
+
+Element kinds are told apart by the numba type that stores them: float32; uint16 = bf16 bits; int16 = fp16 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic as numba_intrinsic
+
+LANES = 16
+F32 = ir.FloatType()
+I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
+VF32 = ir.VectorType(F32, LANES)
+VI32 = ir.VectorType(I32, LANES)
+VI16 = ir.VectorType(I16, LANES)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """`numba.njit` as every kernel here uses it: no GIL, no Python errors (division by zero included)."""
+    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
+
+
+def emit(function: F) -> F:
+    """`numba.extending.intrinsic`, with its type kept."""
+    return cast(F, numba_intrinsic(function))
+
+
+# ---- constants and memory ------------------------------------------------------------------------------------------
+
+
+def splat(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
+    """A vector with `scalar` in every lane."""
+    vector = ir.VectorType(scalar.type, LANES)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES))
+
+
+def constant(value: float) -> ir.Constant:
+    """A vector constant with `value` in every fp32 lane."""
+    return ir.Constant(VF32, [ir.Constant(F32, value)] * LANES)
+
+
+def integers(value: int) -> ir.Constant:
+    """A vector constant with `value` in every int32 lane."""
+    return ir.Constant(VI32, [value] * LANES)
+
+
+def address_of(builder: ir.IRBuilder, address: ir.Value, element: ir.Type, index: ir.Value | None = None) -> ir.Value:
+    """Pointer to `element` number `index` from an integer address (64-bit arithmetic throughout)."""
+    pointer = builder.inttoptr(address, element.as_pointer())
+    return pointer if index is None else builder.gep(pointer, [index], inbounds=True)
+
+
+def load(builder: ir.IRBuilder, pointer: ir.Value, vector: ir.VectorType) -> ir.Value:
+    """Load one vector from a pointer to its element type; only the element's alignment is assumed."""
+    value = builder.load(builder.bitcast(pointer, vector.as_pointer()))
+    value.align = element_bytes(vector.element)
+    return value
+
+
+def store(builder: ir.IRBuilder, vector: ir.Value, pointer: ir.Value) -> None:
+    """Store one vector to a pointer to its element type."""
+    target = builder.store(vector, builder.bitcast(pointer, vector.type.as_pointer()))
+    target.align = element_bytes(vector.type.element)
+
+
+def element_bytes(element: ir.Type) -> int:
+    """Size of the element types used here."""
+    return 4 if element in (F32, I32) else 8 if element == I64 else 2
+
+
+def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+    """`a * b + c` lane by lane, rounded once where the processor has the instruction (all 64-bit ones since 2013)."""
+    fused = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(VF32, [VF32, VF32, VF32]), f"llvm.fmuladd.v{LANES}f32"
+    )
+    return builder.call(fused, [a, b, c])
+
+
+# ---- element kinds -------------------------------------------------------------------------------------------------
+
+
+def stored(kind: types.Type) -> ir.Type:
+    """LLVM type of one stored element of a kind."""
+    return F32 if kind == types.float32 else I16
+
+
+def widen(builder: ir.IRBuilder, bits: ir.Value, kind: types.Type) -> ir.Value:
+    """Stored elements (a vector or a scalar) to fp32, exactly."""
+    if kind == types.float32:
+        return bits
+    wide = ir.VectorType(I32, bits.type.count) if isinstance(bits.type, ir.VectorType) else I32
+    real = ir.VectorType(F32, bits.type.count) if isinstance(bits.type, ir.VectorType) else F32
+    whole = builder.zext(bits, wide)
+    if kind == types.uint16:  # bf16 is the upper half of an fp32
+        return builder.bitcast(builder.shl(whole, _like(wide, 16)), real)
+    return _widen_fp16(builder, whole, wide, real)
+
+
+def _widen_fp16(builder: ir.IRBuilder, whole: ir.Value, wide: ir.Type, real: ir.Type) -> ir.Value:
+    """fp16 bits to fp32 by arithmetic: no F16C needed, subnormals normalised by the multiplication.
+
+    Exponent and mantissa move into place, 2 ** 112 corrects the bias; infinities and NaNs get the full exponent.
+    """
+    magnitude = builder.shl(builder.and_(whole, _like(wide, 0x7FFF)), _like(wide, 13))
+    scaled = builder.fmul(builder.bitcast(magnitude, real), _like(real, 2.0**112))
+    special = builder.icmp_unsigned(">=", magnitude, _like(wide, 0x7C00 << 13))
+    finite = builder.bitcast(scaled, wide)
+    full = builder.or_(magnitude, _like(wide, 0x7F800000))
+    sign = builder.shl(builder.and_(whole, _like(wide, 0x8000)), _like(wide, 16))
+    return builder.bitcast(builder.or_(builder.select(special, full, finite), sign), real)
+
+
+def narrow(builder: ir.IRBuilder, value: ir.Value, kind: types.Type) -> ir.Value:
+    """One fp32 scalar to the stored bits of a kind: round to nearest even, NaN stays NaN."""
+    if kind == types.float32:
+        return value
+    bits = builder.bitcast(value, I32)
+    is_nan = builder.fcmp_unordered("uno", value, value)
+    if kind == types.uint16:
+        odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
+        rounded = builder.lshr(builder.add(builder.add(bits, I32(0x7FFF)), odd), I32(16))
+        quiet = builder.or_(builder.lshr(bits, I32(16)), I32(0x40))
+        return builder.trunc(builder.select(is_nan, quiet, rounded), I16)
+    return builder.trunc(_narrow_fp16(builder, bits, is_nan), I16)
+
+
+def _narrow_fp16(builder: ir.IRBuilder, bits: ir.Value, is_nan: ir.Value) -> ir.Value:
+    """fp32 bits to fp16 bits, branch-free.
+
+    Normal results round in the integer domain. Subnormal ones add 0.5, whose last mantissa bit weighs exactly one
+    fp16 subnormal step (2 ** -24), so that the addition itself rounds to nearest even.
+    """
+    magnitude = builder.and_(bits, I32(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(magnitude, I32(13)), I32(1))
+    rebias = builder.sub(builder.add(builder.add(magnitude, I32(0xFFF)), odd), I32(112 << 23))
+    normal = builder.lshr(rebias, I32(13))
+    shifted = builder.fadd(builder.bitcast(magnitude, F32), ir.Constant(F32, 0.5))
+    subnormal = builder.sub(builder.bitcast(shifted, I32), I32(126 << 23))
+    small = builder.icmp_unsigned("<", magnitude, I32(113 << 23))
+    result = builder.select(small, subnormal, normal)
+    overflow = builder.icmp_unsigned(">=", magnitude, I32(143 << 23))
+    result = builder.select(overflow, I32(0x7C00), result)
+    result = builder.select(is_nan, I32(0x7E00), result)
+    sign = builder.and_(builder.lshr(bits, I32(16)), I32(0x8000))
+    return builder.or_(result, sign)
+
+
+def _like(kind: ir.Type, value: float) -> ir.Constant:
+    """`value` as a constant of a scalar or vector type."""
+    if isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
+    return ir.Constant(kind, value)
+
+
+# ---- exp -----------------------------------------------------------------------------------------------------------
+
+_LOG2_E = 1.44269504088896341
+_LN2_HIGH = 0.693359375  # ten bits: n * _LN2_HIGH is exact
+_LN2_LOW = -2.12194440e-4
+_EXP_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+_ROUND = 12582912.0  # 1.5 * 2 ** 23: adding it leaves the nearest integer in the low mantissa bits
+
+
+def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """exp of every lane within 2 ulp (Cephes' expf), right at -inf, -104, 88, +inf, NaN and down to denormals.
+
+    2 ** n is applied in two halves, so that a denormal result is rounded once and an overflow becomes infinity. No
+    float is converted to an integer: a NaN would be undefined there.
+    """
+    x = builder.select(builder.fcmp_ordered("<", x, constant(-105.0)), constant(-105.0), x)
+    x = builder.select(builder.fcmp_ordered(">", x, constant(90.0)), constant(90.0), x)
+    shifted = builder.fadd(builder.fmul(x, constant(_LOG2_E)), constant(_ROUND))
+    n = builder.sub(builder.bitcast(shifted, VI32), integers(0x4B400000))
+    whole = builder.fsub(shifted, constant(_ROUND))
+    r = fma(builder, whole, constant(-_LN2_HIGH), x)
+    r = fma(builder, whole, constant(-_LN2_LOW), r)
+    p: ir.Value = constant(_EXP_POLYNOMIAL[0])
+    for coefficient in _EXP_POLYNOMIAL[1:]:
+        p = fma(builder, p, r, constant(coefficient))
+    p = fma(builder, p, builder.fmul(r, r), builder.fadd(r, constant(1.0)))
+    half = builder.ashr(n, integers(1))
+    for power in (half, builder.sub(n, half)):
+        bits = builder.shl(builder.add(power, integers(127)), integers(23))
+        p = builder.fmul(p, builder.bitcast(bits, VF32))
+    return p
+
+
+def tanh(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """tanh of every lane through exp(-2|x|); absolute error about 1e-7, which is what a soft-cap needs."""
+    bits = builder.bitcast(x, VI32)
+    sign = builder.and_(bits, integers(-0x80000000))
+    magnitude = builder.bitcast(builder.and_(bits, integers(0x7FFFFFFF)), VF32)
+    e = exp(builder, builder.fmul(magnitude, constant(-2.0)))
+    t = builder.fdiv(builder.fsub(constant(1.0), e), builder.fadd(constant(1.0), e))
+    return builder.bitcast(builder.or_(builder.bitcast(t, VI32), sign), VF32)
+
+
+# ---- reductions ----------------------------------------------------------------------------------------------------
+
+
+def sum4(builder: ir.IRBuilder, rows: list[ir.Value]) -> ir.Value:
+    """Horizontal sums of four vectors as one 4-lane vector, always added in the same tree.
+
+    Two rounds of interleave-and-add leave [a b c d] in each group of four lanes; two folds add the groups.
+    """
+    low = [4 * g + i + h for g in range(LANES // 4) for i in (0, 1) for h in (0, LANES)]
+    high = [4 * g + i + h for g in range(LANES // 4) for i in (2, 3) for h in (0, LANES)]
+    ab, cd = (_add_shuffled(builder, rows[i], rows[i + 1], low, high) for i in (0, 2))
+    low = [4 * g + i for g in range(LANES // 4) for i in (0, 1, LANES, LANES + 1)]
+    high = [4 * g + i for g in range(LANES // 4) for i in (2, 3, LANES + 2, LANES + 3)]
+    total = _add_shuffled(builder, ab, cd, low, high)
+    width = LANES
+    while width > 4:
+        width //= 2
+        total = _add_shuffled(builder, total, total, list(range(width)), list(range(width, 2 * width)))
+    return total
+
+
+def fold(builder: ir.IRBuilder, vector: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Reduce one vector to a scalar by halving."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        undefined = ir.Constant(vector.type, ir.Undefined)
+        low, high = (
+            builder.shuffle_vector(
+                vector, undefined, ir.Constant(ir.VectorType(I32, width), list(range(start, start + width)))
+            )
+            for start in (0, width)
+        )
+        vector = combine(low, high)
+    return builder.extract_element(vector, I32(0))
+
+
+def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
+    """The greater lane; `a` where either is NaN."""
+    return builder.select(builder.fcmp_ordered("<", a, b), b, a)
+
+
+def _add_shuffled(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, low: list[int], high: list[int]) -> ir.Value:
+    masks = [ir.Constant(ir.VectorType(I32, len(lanes)), lanes) for lanes in (low, high)]
+    return builder.fadd(builder.shuffle_vector(a, b, masks[0]), builder.shuffle_vector(a, b, masks[1]))
