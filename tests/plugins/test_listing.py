@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -114,3 +117,29 @@ def test_a_plugin_that_two_distributions_own_is_listed_once_with_the_cure(site, 
     (row,) = listing(site.load(), Settings.load())
     assert set(row.dist.split(" + ")) == {"bundle", "alone"}
     assert "pip install --force-reinstall" in row.verdict
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shows"),
+    [(["--help"], "Commands"), (["--version"], "0."), (["plugins", "--json"], '"sched_bad"'), (["greet"], "hello")],
+)
+def test_g01_broken_plugins_leave_every_command_working(site, provider, tmp_path, arguments, shows):
+    site.plugin("sched_bad", "raise ImportError('no libfoo')", dist="bad-dist")
+    site.plugin("exit_bad", "raise SystemExit(7)")
+    greet = "import click\n@hookimpl\ndef paged_cli(group): group.command('greet')(lambda: click.echo('hello'))"
+    site.plugin("greeter", greet)
+    code = "import sys; from paged_core.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site.folder)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert shows in done.stdout
+    if arguments != ["--version"]:
+        warnings = [line for line in done.stderr.splitlines() if "bad-dist 1.0" in line]
+        assert len(warnings) == 1
+        assert "no libfoo" in warnings[0]
