@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import importlib
 import re
 import sys
@@ -73,9 +74,9 @@ def installed(path: Sequence[str] | None) -> tuple[list[Source], list[str]]:
 
 
 def _owner(dist: Distribution) -> Owner:
-    metadata = dist.metadata
-    name = metadata["Name"] if metadata and "Name" in metadata else "(unnamed)"
-    return Owner(name, metadata["Version"] if metadata and "Version" in metadata else "?")
+    """Name and version by the metadata; an orphaned installation may have lost that file or its fields."""
+    headers = email.message_from_string(dist.read_text("METADATA") or dist.read_text("PKG-INFO") or "")
+    return Owner(str(headers.get("Name", "(no metadata)")), str(headers.get("Version", "?")))
 
 
 def development_source(module: str) -> Source:

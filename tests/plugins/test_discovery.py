@@ -207,6 +207,17 @@ def test_g03_a_stale_second_copy_of_a_distribution_is_reported(site, provider, c
     assert "sched_z" in caplog.text
 
 
+@pytest.mark.parametrize("lost", ["file", "fields"])
+def test_g07_an_orphaned_installation_without_metadata_harms_nobody(site, provider, lost):
+    site.plugin("sched_x", provider("sched_x"))
+    site.plugin("sched_y", provider("sched_y"))
+    metadata = site.folder / "dist_sched_x-1.0.dist-info/METADATA"
+    metadata.unlink() if lost == "file" else metadata.write_text("Metadata-Version: 2.1\n")
+    records = site.load().records
+    assert (records["sched_x"].dist, records["sched_x"].version) == ("(no metadata)", "?")
+    assert records["sched_y"].dist == "dist-sched-y"
+
+
 def test_g03_a_misspelt_name_in_the_block_list_is_reported(site, provider, caplog):
     site.plugin("sched_x", provider("sched_x"))
     assert list(site.load(disabled=["sched_xx"]).records) == ["sched_x"]
