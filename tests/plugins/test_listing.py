@@ -123,7 +123,7 @@ def test_a_plugin_that_two_distributions_own_is_listed_once_with_the_cure(site, 
     ("arguments", "shows"),
     [(["--help"], "Commands"), (["--version"], "0."), (["plugins", "--json"], '"sched_bad"'), (["greet"], "hello")],
 )
-def test_g01_broken_plugins_leave_every_command_working(site, provider, tmp_path, arguments, shows):
+def test_g01_broken_plugins_leave_every_command_working(site, repository, tmp_path, arguments, shows):
     site.plugin("sched_bad", "raise ImportError('no libfoo')", dist="bad-dist")
     site.plugin("exit_bad", "raise SystemExit(7)")
     greet = "import click\n@hookimpl\ndef paged_cli(group): group.command('greet')(lambda: click.echo('hello'))"
@@ -135,7 +135,7 @@ def test_g01_broken_plugins_leave_every_command_working(site, provider, tmp_path
         text=True,
         check=False,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(site.folder)},
+        env=os.environ | {"PYTHONPATH": f"{site.folder}{os.pathsep}{repository}"},
     )
     assert done.returncode == 0, done.stderr
     assert shows in done.stdout
