@@ -40,6 +40,13 @@ _FAMILY_KEYS: dict[str, frozenset[str]] = {
     "gemma3": frozenset({"final_logit_softcapping", "rope.freq_base_swa"}),
     "gpt2": frozenset({"attention.layer_norm_epsilon"}),
 }
+_KINDS: dict[str, type] = {  # all others are whole numbers
+    **dict.fromkeys(("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"), float),
+    **dict.fromkeys(("rope.freq_base", "rope.freq_base_swa", "rope.scaling.factor", "rope.scaling.attn_factor"), float),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), float),
+    **dict.fromkeys(("attention.causal", "rope.scaling.finetuned"), bool),
+    "rope.scaling.type": str,
+}
 
 
 class ModelMetadata:
@@ -68,7 +75,11 @@ class ModelMetadata:
                 raise ModelUnsupportedError(
                     f"{self.where}: {self.architecture}.{key} differs by layer, which is not run"
                 )
-            return value[0]
+            value = value[0]
+        kind = _KINDS.get(key, int)
+        if value is not None and type(value) is not kind:
+            name = f"{self.architecture}.{key}"
+            raise ModelFormatError(f"{self.where}: metadata key {name} is {value!r}, not of type {kind.__name__}")
         return value
 
     def need(self, key: str) -> Any:
@@ -132,12 +143,14 @@ def _common(metadata: ModelMetadata) -> Config:
 
 
 def _add_head_size(metadata: ModelMetadata, config: Config) -> None:
-    size = metadata.get("attention.key_length") or config["hidden_size"] // max(config["num_attention_heads"], 1)
+    if not config["hidden_size"] or not config["num_attention_heads"]:
+        return  # refused with the other keys
+    size = metadata.get("attention.key_length") or config["hidden_size"] // config["num_attention_heads"]
     if metadata.get("attention.value_length", size) != size:
         raise ModelUnsupportedError(f"{metadata.where}: keys and values of different size are not run")
     config["head_dim"] = size
     rotated = metadata.get("rope.dimension_count", size)
-    if rotated != size:
+    if rotated != size and size:
         if metadata.architecture == "llama":
             raise ModelUnsupportedError(f"{metadata.where}: llama.rope.dimension_count {rotated} of {size} is not run")
         config["partial_rotary_factor"] = (rotated + 0.5) / size  # half a dimension more: the reader rounds down
@@ -249,9 +262,10 @@ def _gemma3(metadata: ModelMetadata, config: Config) -> None:
 
 def _add_gemma_scale(config: Config, large_layers: int) -> None:
     """The files leave out the softmax scale: llama.cpp too tells the 27B models, which differ, by their layer count."""
-    is_large = config["num_hidden_layers"] == large_layers
-    per_head = config["hidden_size"] / config["num_attention_heads"]
-    config["query_pre_attn_scalar"] = per_head if is_large else config["head_dim"]
+    size = config.get("head_dim")
+    if config["num_hidden_layers"] == large_layers:
+        size = config["hidden_size"] / max(config["num_attention_heads"], 1)
+    config["query_pre_attn_scalar"] = size
 
 
 def _gpt2(metadata: ModelMetadata, config: Config) -> None:

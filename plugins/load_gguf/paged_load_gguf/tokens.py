@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from paged_core.errors import ModelFormatError, ModelUnsupportedError
+from paged_core.errors import ModelError, ModelFormatError, ModelUnsupportedError
 from paged_core.model.tokenizer import TextTokenizer, TokenizerFacts
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class TokenMetadata:
     def __init__(self, metadata: dict[str, Any], where: str) -> None:
         self._metadata = metadata
         self.where = where
+        self.is_gemma = str(metadata.get("general.architecture", "")).startswith("gemma")
         self.model: str = self.read("model", str, "")
         if self.model not in ("gpt2", "llama"):
             raise ModelUnsupportedError(
@@ -113,14 +114,16 @@ def build_tokenizer(tokens: TokenMetadata) -> TextTokenizer:
     """The tokenizer of a file. Raises ModelFormatError or ModelUnsupportedError naming the metadata key."""
     try:
         tokenizer = BUILDERS[tokens.model](tokens)
-    except ModelUnsupportedError:
+    except ModelError:
         raise
     except Exception as error:  # `tokenizers` raises plain Exception, e.g. for a merge of tokens that do not exist
         raise ModelFormatError(f"{tokens.where}: the tokenizer in its metadata is damaged: {error}") from error
     special = tokens.ids_of_type(CONTROL) + tokens.ids_of_type(UNKNOWN)
     tokenizer.add_special_tokens([AddedToken(tokens.tokens[i], special=True, normalized=False) for i in special])
+    # Runs of spaces respelled for the model are left to its merges: as added tokens they would be new to it.
     user_defined = [tokens.tokens[token_id] for token_id in tokens.ids_of_type(USER_DEFINED)]
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in user_defined])
+    known = [text for text in user_defined if tokenizer.token_to_id(text) is not None]
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in known])
     _add_ends(tokenizer, tokens)
     ids = {name: tokens.token_id(key) for name, key in SPECIAL_NAMES.items()}
     facts = TokenizerFacts(
@@ -181,9 +184,12 @@ def _merges_from_scores(tokens: TokenMetadata, texts: list[str]) -> list[tuple[s
     """Merge rules equal to SentencePiece's "join the neighbours whose union scores best".
 
     Every way to cut a piece into two pieces is a rule; rules of better pieces come first. Control, unknown and byte
-    tokens never take part, so a user who types "<0x41>" gets those six characters.
+    tokens never take part, so a user who types "<0x41>" gets those six characters. Gemma's vocabulary is in merge
+    order, which its files' scores for spaces and markup do not follow.
     """
     scores: list[float] = tokens.read("scores", list, [])
+    if tokens.is_gemma:
+        scores = [-float(token_id) for token_id in range(len(texts))]
     if len(scores) != len(texts):
         raise ModelFormatError(f"{tokens.where}: {len(texts)} tokens but {len(scores)} tokenizer.ggml.scores")
     barred = (UNKNOWN, CONTROL, BYTE)
