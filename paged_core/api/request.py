@@ -235,3 +235,22 @@ def spread(live: list[Sequence]) -> list[tuple[Sequence, int]]:
             start = max(start, seq.divergence)
         result.append((seq, seq.num_tokens - start))
     return result
+
+
+def share_out(parts: list[tuple[Sequence, int]], num_tokens: int) -> list[tuple[Sequence, int]]:
+    """Tokens each branch computes when its group runs `num_tokens`; `parts` is `spread(live)`, less prefix hits.
+
+    All of the gap: every branch computes its part and then samples. Less: in branch order, and each branch of several
+    stops one short of its part, for its last token waits until the whole gang can sample. A branch that is still to be
+    forked (its live parent has not computed `divergence` tokens) counts here, so that whole needs are whole, but the
+    ledger cannot run it in this step: it then runs less than asked, the others one short.
+    """
+    if num_tokens >= sum(own for _, own in parts):
+        return parts
+    kept = 0 if len(parts) == 1 else 1
+    result = []
+    for seq, own in parts:
+        num = max(0, min(own - kept, num_tokens))
+        num_tokens -= num
+        result.append((seq, num))
+    return result

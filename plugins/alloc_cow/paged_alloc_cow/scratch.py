@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.api.allocator import Scratch
-from paged_core.api.request import GroupState, Residency, spread
+from paged_core.api.request import GroupState, Residency, share_out, spread
 from paged_core.errors import PluginContractError
 
 if TYPE_CHECKING:
@@ -169,16 +169,11 @@ class CowScratch(Scratch):
 
     def _growth(self, group: Group, num_tokens: int) -> int:
         """Fresh blocks and copies for `num_tokens` of the group, spread over its branches by the fixed rule."""
-        left, total = num_tokens, 0
-        writers: dict[int, int] = {}
-        for seq, own in self._spread(group):
-            num = min(own, left)
-            left -= num
-            if num > 0:
-                total += self._growth_of(seq, num, writers)
-        if left or num_tokens < 1:
+        parts = self._spread(group)
+        if not 1 <= num_tokens <= sum(own for _, own in parts):
             raise _beyond_gap(group, num_tokens)
-        return total
+        writers: dict[int, int] = {}
+        return sum(self._growth_of(seq, num, writers) for seq, num in share_out(parts, num_tokens) if num)
 
     def _growth_of(self, seq: Sequence, num_tokens: int, writers: dict[int, int]) -> int:
         allocator, size = self._allocator, self._size
