@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional
 
 from paged_core.api.attention import AttentionLayer
-from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Linear, Mlp, Norm, SelfAttention
+from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Mlp, Norm, SelfAttention
+from paged_core.model.linear import Linear
 from paged_core.model.moe import Mixture
 from paged_core.model.rope import rope_table
 from paged_core.model.store import WeightStore
@@ -36,18 +37,19 @@ class Decoder:
         self.fused_rope = fused_rope
         self.max_length = max_length
         self._attention = attention
-        self._embed = store.get("embed.weight")
+        self._embed = store.take("embed.weight")
         self.device = self._embed.device
         self.dtype = self._embed.dtype
         # rounded to the model's dtype first, as the reference does
         self._scale = None if spec.embedding_scale is None else self._embed.new_tensor(spec.embedding_scale)
-        self._positions = store.find("embed_positions.weight")
-        self._project_in = Linear(store, "embed.project_in") if spec.embedding_projection else None
-        self._project_out = Linear(store, "embed.project_out") if spec.embedding_projection else None
+        self._positions = store.take_if_any("embed_positions.weight")
+        self._project_in = store.linear("embed.project_in") if spec.embedding_projection else None
+        self._project_out = store.linear("embed.project_out") if spec.embedding_projection else None
         self._layers = [_layer(spec, store, index, fused_rope) for index in range(spec.num_layers)]
         self._norm = Norm(spec, store, "norm") if spec.final_norm else None
-        self._head = self._embed if spec.tie_embeddings else store.get("head.weight")
-        self._head_bias = store.find("head.bias")
+        # a tied head shares the embedding's values; packed for products they are a second copy
+        head = self._embed if spec.tie_embeddings else store.take("head.weight")
+        self._head = Linear(head, store.take_if_any("head.bias"))
         self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
 
     @staticmethod
@@ -78,7 +80,7 @@ class Decoder:
         Writes the tokens' keys and values.
         """
         spec = self.spec
-        x = self._embedded(token_ids, positions)
+        x = self.embedded(token_ids, positions)
         ropes = [] if self.fused_rope else self.rope_tables(positions)
         out = torch.empty((x.shape[0], spec.num_heads, spec.head_dim), dtype=self.dtype, device=self.device)
         step = LayerStep(self._attention, plan, ropes, out)
@@ -94,11 +96,12 @@ class Decoder:
         """[rows, hidden] -> float32 [rows, vocab]."""
         if self._project_out is not None:
             hidden = self._project_out(hidden)
-        logits = functional.linear(hidden, self._head, self._head_bias).float()
+        logits = self._head(hidden).float()
         cap = self.spec.logits_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
-    def _embedded(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+    def embedded(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """What enters the first layer, [tokens, hidden]."""
         x = functional.embedding(token_ids, self._embed)
         if self._scale is not None:
             x = x * self._scale

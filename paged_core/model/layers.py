@@ -1,4 +1,4 @@
-"""The parts of a decoder layer in plain torch: norm, linear, feed-forward, attention over paged keys and values."""
+"""The parts of a decoder layer in plain torch: norm, feed-forward, attention over paged keys and values."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Norm:
     """
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
-        self._weight = store.get(f"{name}.weight")
-        self._bias = store.find(f"{name}.bias")
+        self._weight = store.take(f"{name}.weight")
+        self._bias = store.take_if_any(f"{name}.bias")
         self._eps = spec.norm_eps
         self._is_rms = spec.norm == "rms"
         self._in_float32 = spec.norm_in_float32
@@ -62,18 +62,6 @@ class Norm:
         return self._weight * wide.to(x.dtype)
 
 
-class Linear:
-    """x @ weight.T + bias; weight [out, in]."""
-
-    def __init__(self, store: WeightStore, name: str) -> None:
-        self._weight = store.get(f"{name}.weight")
-        self._bias = store.find(f"{name}.bias")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[tokens, in] -> [tokens, out]."""
-        return functional.linear(x, self._weight, self._bias)
-
-
 class FeedForward(Protocol):
     """What follows attention in a layer: dense or a mixture."""
 
@@ -87,8 +75,8 @@ class Mlp:
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
         self._is_gated = spec.gated_mlp
-        self._up = Linear(store, f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
-        self._down = Linear(store, f"{name}.down")
+        self._up = store.linear(f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
+        self._down = store.linear(f"{name}.down")
         self._activation = activation(spec.activation)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -106,8 +94,8 @@ class SelfAttention:
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str, layer: AttentionLayer, fused_rope: bool) -> None:
         self._layer = layer
         self._rotates = layer.rope >= 0 and not fused_rope
-        self._qkv = Linear(store, f"{name}.qkv")
-        self._output = Linear(store, f"{name}.o")
+        self._qkv = store.linear(f"{name}.qkv")
+        self._output = store.linear(f"{name}.o")
         self._q_norm = Norm(spec, store, f"{name}.q_norm") if spec.qk_norm else None
         self._k_norm = Norm(spec, store, f"{name}.k_norm") if spec.qk_norm else None
         self._heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)

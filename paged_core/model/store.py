@@ -2,8 +2,7 @@
 
     layers.{i}.attn.qkv      rows of q, k, v
     layers.{i}.mlp.gate_up   rows of gate, up
-    layers.{i}.moe.gate_up   [experts, 2 * inner, hidden]
-    layers.{i}.moe.down      [experts, hidden, inner]
+    layers.{i}.moe.experts.{e}.gate_up   rows of gate, up
 
 All other names stay. A fused parameter is allocated when its first part arrives and filled in place, so that loading
 needs one tensor's worth of memory beyond the model.
@@ -16,14 +15,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from paged_core.model.linear import Linear
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from paged_core.api.model import ModelSpec
 
 _QKV = re.compile(r"(layers\.\d+\.attn)\.([qkv])\.(weight|bias)")
-_GATE_UP = re.compile(r"(layers\.\d+\.mlp)\.(gate|up)\.(weight|bias)")
-_EXPERT = re.compile(r"(layers\.\d+\.moe)\.experts\.(\d+)\.(gate|up|down)\.weight")
+_GATE_UP = re.compile(r"(layers\.\d+\.(?:mlp|moe\.experts\.\d+))\.(gate|up)\.(weight|bias)")
 
 
 class WeightStore:
@@ -46,13 +46,17 @@ class WeightStore:
         dtype = torch.float32 if exact else self._dtype
         self._tensors[name] = tensor.to(self._device, dtype).contiguous()
 
-    def get(self, name: str) -> Tensor:
-        """A parameter that the spec has."""
-        return self._tensors[name]
+    def take(self, name: str) -> Tensor:
+        """Hand over a parameter that the spec has; the store lets go of it, so that repacking frees the original."""
+        return self._tensors.pop(name)
 
-    def find(self, name: str) -> Tensor | None:
-        """A parameter that the spec may have."""
-        return self._tensors.get(name)
+    def take_if_any(self, name: str) -> Tensor | None:
+        """Hand over a parameter that the spec may have."""
+        return self._tensors.pop(name, None)
+
+    def linear(self, name: str) -> Linear:
+        """The linear layer of `name`.weight and, if there is one, `name`.bias."""
+        return Linear(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
 
     def _part(self, name: str) -> Tensor | None:
         """The piece of a fused parameter that `name` fills, or None."""
@@ -61,24 +65,17 @@ class WeightStore:
             q, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
             begin, rows = {"q": (0, q), "k": (q, kv), "v": (q + kv, kv)}[match[2]]
             return self._rows(f"{match[1]}.qkv.{match[3]}", q + 2 * kv, begin, rows)
-        if spec.gated_mlp and (match := _GATE_UP.fullmatch(name)):
-            inner = spec.intermediate_size
+        if match := _GATE_UP.fullmatch(name):
+            is_expert = ".moe." in name
+            if not is_expert and not spec.gated_mlp:
+                return None
+            inner = spec.moe.intermediate_size if spec.moe is not None and is_expert else spec.intermediate_size
             begin = 0 if match[2] == "gate" else inner
             return self._rows(f"{match[1]}.gate_up.{match[3]}", 2 * inner, begin, inner)
-        if spec.moe is not None and (match := _EXPERT.fullmatch(name)):
-            experts, inner, hidden = spec.moe.num_experts, spec.moe.intermediate_size, spec.hidden_size
-            if match[3] == "down":
-                return self._fused(f"{match[1]}.down", (experts, hidden, inner))[int(match[2])]
-            begin = 0 if match[3] == "gate" else inner
-            stacked = self._fused(f"{match[1]}.gate_up", (experts, 2 * inner, hidden))
-            return stacked[int(match[2]), begin : begin + inner]
         return None
 
-    def _rows(self, name: str, total: int, begin: int, rows: int) -> Tensor:
-        shape = (total, self._spec.hidden_size) if name.endswith("weight") else (total,)
-        return self._fused(name, shape)[begin : begin + rows]
-
-    def _fused(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        if name not in self._tensors:
-            self._tensors[name] = torch.empty(shape, dtype=self._dtype, device=self._device)
-        return self._tensors[name]
+    def _rows(self, fused: str, total: int, begin: int, rows: int) -> Tensor:
+        if fused not in self._tensors:
+            shape = (total, self._spec.hidden_size) if fused.endswith("weight") else (total,)
+            self._tensors[fused] = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return self._tensors[fused][begin : begin + rows]

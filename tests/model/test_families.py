@@ -206,3 +206,12 @@ def test_an_attention_backend_may_rotate_itself(reference: Any, paged: Any) -> N
     assert cos.dtype == torch.float32
     assert cos[0].eq(1).all()
     assert sin[0].eq(0).all()
+
+
+def test_gemma_scales_its_embedding_by_a_rounded_factor(reference: Any, paged: Any) -> None:
+    """sqrt(72) = 8.485 is 8.5 in bfloat16, and the reference multiplies by that."""
+    model, config = reference("Gemma2ForCausalLM", **GEMMA, hidden_size=72)
+    engine = paged(model, config, dtype=torch.bfloat16)
+    ids = torch.arange(20)
+    expected = model.bfloat16().model.embed_tokens(ids)
+    assert torch.equal(engine.decoder.embedded(ids, ids), expected)

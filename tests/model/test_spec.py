@@ -223,5 +223,7 @@ def test_experts_by_layer() -> None:
     values = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
     spec = spec_from_hf(config("Qwen3MoeForCausalLM", **values, mlp_only_layers=[3], decoder_sparse_step=2))
     assert spec.moe_layers == (False, True, False, False)
+    assert spec.moe is not None
+    assert not spec.moe.normalize_top_k, "Qwen3-MoE's default"
     with pytest.raises(ModelFormatError, match="num_experts_per_tok 9"):
         spec_from_hf(config("Qwen3MoeForCausalLM", **{**values, "num_experts_per_tok": 9}))
