@@ -36,6 +36,15 @@ COMMON: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    """Tiny products gain nothing from threads, and threads that wait for each other crawl on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def _inference() -> Iterator[None]:
     with torch.inference_mode():
