@@ -241,9 +241,9 @@ def test_many_tokens_at_once_give_the_text_of_one_by_one(ids, data):
 def test_smollm2_deltas_join_to_the_text_of_many_scripts(smollm2, shared):
     """Its vocabulary splits most non-Latin characters into bytes; strings made to break tokenizers come on top."""
     tokenizer = default_plugins().create("loader", "load_gguf", LoaderNeed(str(smollm2))).tokenizer()
-    lines = (shared / "prompts" / "mgsm_multilingual.jsonl").read_text(encoding="utf-8").split("\n")
+    lines = (shared / "data" / "prompts" / "mgsm_multilingual.jsonl").read_text(encoding="utf-8").split("\n")
     texts = [json.loads(line)["question"] for line in lines[::8] if line]
-    texts += json.loads((shared / "text" / "naughty_strings.json").read_text(encoding="utf-8"))
+    texts += json.loads((shared / "data" / "text" / "naughty_strings.json").read_text(encoding="utf-8"))
     prompt = tokenizer.encode("Question:")
     for text in texts:
         ids = tokenizer.encode(text, add_special_tokens=False)

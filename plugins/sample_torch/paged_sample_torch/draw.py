@@ -27,7 +27,8 @@ WEIGHT_ONE = 2.0**40
 NARROW = 512
 """Up to this top_k a row is drawn from its best tokens alone, without touching the rest of the vocabulary."""
 PREFIX = 256
-"""A top-p cut is looked for among so many best tokens before the whole row is sorted."""
+WIDER = 16
+"""A top-p cut is looked for among the PREFIX best tokens, then among WIDER times as many, and so on up to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +92,20 @@ def _draw_wide(logits: Tensor, params: DrawParams) -> Tensor:
         with np.errstate(divide="ignore"):
             threshold = _column(np.log(params.min_p), logits)
         if filters:
-            threshold = _cut(scaled, weights, threshold, params)
+            threshold = _cut(scaled, weights, threshold, params, PREFIX)
         weights.masked_fill_(scaled < threshold, 0)
     return _pick(weights, _column(params.uniform, logits))
 
 
-def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams) -> Tensor:
-    """Raise `threshold` [rows, 1] to what top-k and then top-p ask for."""
-    vocab = scaled.shape[1]
-    whole = vocab <= PREFIX or bool((params.top_k > PREFIX).any())
-    best = scaled.sort(dim=-1, descending=True).values if whole else scaled.topk(PREFIX, dim=-1).values
+def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams, width: int) -> Tensor:
+    """Raise `threshold` [rows, 1] to what top-k and then top-p ask for, looking at the `width` best tokens first."""
+    whole = width >= scaled.shape[1]
+    best = scaled.sort(dim=-1, descending=True).values if whole else scaled.topk(width, dim=-1).values
     cut, found = _cut_among(best, scaled, weights, threshold, params)
     if not whole and not bool(found.all()):
         rows = (~found).nonzero().squeeze(1)
-        best = scaled[rows].sort(dim=-1, descending=True).values
         some = params.select(rows.cpu().numpy())
-        cut[rows] = _cut_among(best, scaled[rows], weights[rows], threshold[rows], some)[0]
+        cut[rows] = _cut(scaled[rows], weights[rows], threshold[rows], some, width * WIDER)
     return cut
 
 
@@ -122,7 +121,7 @@ def _cut_among(
     reached = best_weights.cumsum(dim=-1)
     kept = ((reached - best_weights) < goal) & (best >= threshold)
     last = best.gather(1, (kept.sum(dim=-1, keepdim=True) - 1).clamp_min(0))
-    found = (top_p >= 1.0) | (reached[:, -1:] >= goal) | (best[:, -1:] < threshold)
+    found = (top_k <= best.shape[1]) & ((top_p >= 1.0) | (reached[:, -1:] >= goal) | (best[:, -1:] < threshold))
     return torch.where(top_p < 1.0, torch.maximum(threshold, last), threshold), found.squeeze(1)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paged_core.api.batch import TopLogprobs
 from paged_core.api.sampler import Sampler, SamplerNeed, Samples
 from paged_core.errors import PluginContractError
 from paged_sample_torch.draw import DrawParams, draw
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from paged_core.api.batch import RowStart, TopLogprobs
+    from paged_core.api.batch import RowStart
 
 NOT_A_NUMBER = "the logits hold NaN: the model computed garbage for this sequence (weights, dtype or kernel)"
 NOTHING_LEFT = (
@@ -143,7 +144,15 @@ class TorchSampler(Sampler):
         Rows with NaN report MIN_LOGPROB throughout.
         """
         wanted = torch.from_numpy(targets.astype(np.int64)).to(logits.device)
-        return top_logprobs(logits, wanted, num_logprobs)
+        starts = range(0, max(1, len(targets)), self._chunk_rows)
+        slices = [slice(start, start + self._chunk_rows) for start in starts]
+        parts = [top_logprobs(logits[part], wanted[part], num_logprobs) for part in slices]
+        return TopLogprobs(
+            np.concatenate([part.chosen for part in parts]),
+            np.concatenate([part.rank for part in parts]),
+            np.concatenate([part.token_ids for part in parts]),
+            np.concatenate([part.logprobs for part in parts]),
+        )
 
     def _edit(
         self, work: Tensor, edited: NDArray[np.int64], rows: NDArray[np.int32], positions: NDArray[np.int32]
@@ -185,9 +194,11 @@ class TorchSampler(Sampler):
         asked = [i for i in np.flatnonzero(num_logprobs != NO_LOGPROBS).tolist() if i not in result.failed]
         for count in sorted({int(num_logprobs[i]) for i in asked}):
             draws = [i for i in asked if num_logprobs[i] == count]
-            where = torch.tensor(draws, device=logits.device)
-            found = top_logprobs(logits[where], tokens[where], count)
-            result.logprobs.update({i: row_of(found, k) for k, i in enumerate(draws)})
+            for first in range(0, len(draws), self._chunk_rows):
+                chunk = draws[first : first + self._chunk_rows]
+                where = torch.tensor(chunk, device=logits.device)
+                found = top_logprobs(logits[where], tokens[where], count)
+                result.logprobs.update({i: row_of(found, k) for k, i in enumerate(chunk)})
 
     def _count(self, result: Samples, rows: NDArray[np.int32]) -> None:
         edits = self._table.edits
