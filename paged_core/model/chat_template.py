@@ -61,8 +61,9 @@ class ChatTemplate:
             return self._templates[name].render(context)
         except jinja2.TemplateError as error:
             raise RequestError(f"the model's chat template refuses these messages: {error}", "messages") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-            # A template that adds text to an absent field, or a message that is not what the template takes it for.
+        except Exception as error:
+            # A template is a program that came with the model: whatever it raises, on a message that is not what it
+            # takes it for, is this request's failure and nobody else's.
             message = f"the model's chat template fails on these messages: {error}"
             raise RequestError(message, field="messages") from error
 
