@@ -6,6 +6,7 @@ refused by name, since a model run under a wrong guess answers noise.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,13 @@ def spec_of(file: GgufFile, bos: int | None, eos: tuple[int, ...]) -> ModelSpec:
         raise type(error)(f"{file.path}: {str(error).removeprefix('config.json: ')}") from error
     if metadata.has_tensor(ROPE_FREQUENCIES):
         spec = _with_frequencies(spec, metadata)
-    return spec
+    return replace(spec, extra=(("stored as", _census(file)),))
+
+
+def _census(file: GgufFile) -> str:
+    """How many tensors are of which type, most frequent first."""
+    counts = Counter(tensor.type_name for tensor in file.tensors.values())
+    return ", ".join(f"{count} x {name}" for name, count in counts.most_common())
 
 
 def _common(metadata: ModelMetadata) -> Config:

@@ -124,7 +124,7 @@ def test_a_converted_checkpoint_loads_as_the_original(name, files, open_loader):
     path = files.write(architecture, {**METADATA, **changes}, converted(name, state))
     loader = open_loader(path)
     wanted = spec_from_hf(config)
-    assert loader.spec() == wanted
+    assert replace(loader.spec(), extra=()) == wanted
     canonical = dict(pair for key, tensor in state.items() for pair in translate_hf(wanted, key, tensor))
     got = dict(loader.weights())
     assert got.keys() == canonical.keys()

@@ -31,6 +31,7 @@ def test_its_spec_is_that_of_smollm2(smollm2):
     assert (spec.vocab_size, spec.tie_embeddings, spec.norm_eps) == (49152, True, 1e-5)
     assert spec.ropes[0].theta == 100_000.0
     assert spec.eos_token_ids == (2,)
+    assert spec.extra == (("stored as", "210 x Q4_1, 61 x F32, 1 x Q8_0"),)
 
 
 def test_its_weights_are_complete_and_equal_those_of_gguf(smollm2, smollm2_path):
