@@ -34,6 +34,7 @@ def test_its_spec_is_that_of_smollm2(smollm2):
     assert spec.extra == (("stored as", "210 x Q4_1, 61 x F32, 1 x Q8_0"),)
 
 
+@pytest.mark.slow
 def test_its_weights_are_complete_and_equal_those_of_gguf(smollm2, smollm2_path):
     weights = dict(smollm2.weights())
     assert len(weights) == 272
