@@ -33,7 +33,7 @@ def test_any_block_size_holds_a_prompt_exactly(bench, block_size):
 
 def test_no_room_changes_nothing(bench):
     world = bench(num_blocks=3)
-    seq, _ = world.start(range(8))
+    _seq, _ = world.start(range(8))
     other = world.seq(range(20, 30))
     world.open(other)
     before = world.alloc.stats()

@@ -115,7 +115,7 @@ class FcfsScheduler(Scheduler):
 
 
 def _line(view: View) -> Iterable[Group]:
-    yield from view.preempted
+    yield from sorted(view.preempted, key=_age)
     yield from view.waiting
 
 
