@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttentionNeed:
-    """What a model asks of a backend. dtypes by name: float32, bfloat16, float16. `windows`: the distinct ones."""
+    """What a model asks of a backend. dtypes by name: float32, bfloat16, float16. `windows`: the distinct ones.
+
+    `cache_dir` is this user's private folder for compiled kernels; None = the backend's own choice.
+    """
 
     device: str  # "cpu" or "cuda"
     dtype: str
@@ -44,6 +47,7 @@ class AttentionNeed:
     token_budget: int = 0
     windows: tuple[int, ...] = ()
     softcap: float | None = None
+    cache_dir: str | None = None
     required: frozenset[str] = frozenset()
 
 

@@ -47,6 +47,7 @@ class ExecutorNeed:
     world_size: int = 1
     eos_token_ids: tuple[int, ...] = ()
     attn_required: frozenset[str] = frozenset()
+    cache_dir: str | None = None
     required: frozenset[str] = frozenset()
 
 

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoaderNeed:
-    """The model as the user named it: a folder, a .gguf file, a registry name or a Hub id."""
+    """The model as the user named it: a folder, a .gguf file, a registry name or a Hub id.
+
+    `cache_dir` is this user's private folder for downloads; None = the loader's own choice.
+    """
 
     model: str
+    cache_dir: str | None = None
     required: frozenset[str] = frozenset()
 
 

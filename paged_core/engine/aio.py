@@ -62,7 +62,12 @@ class AsyncLLM:
     """
 
     def __init__(self, model: str | None = None, *, engine: Engine | None = None, **settings: Any) -> None:
-        self.engine = engine or assemble(load_settings(model=model, **settings))[0]
+        self._close: Callable[[], None]
+        if engine is None:
+            assembly = assemble(load_settings(model=model, **settings))
+            self.engine, self._close = assembly.engine, assembly.close
+        else:
+            self.engine, self._close = engine, engine.close
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._streams: dict[str, _Stream] = {}
         self._ids = itertools.count()
@@ -124,7 +129,7 @@ class AsyncLLM:
             failure.__cause__ = error
             self._fail(failure)
         finally:
-            self.engine.close()
+            self._close()
 
     def _obey(self) -> bool:
         """Carry out what is queued; block while there is nothing to run. False: shut down."""

@@ -21,7 +21,7 @@ from paged_core.engine.hardware import choose_device, choose_dtype, element_byte
 from paged_core.engine.ledger import Ledger
 from paged_core.errors import ConfigError
 from paged_core.plugins import bootstrap
-from paged_core.settings import Settings, memory_limit
+from paged_core.settings import Settings, cache_dir, memory_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +65,22 @@ class Stopwatch:
         self._last = now
 
 
-def assemble(
-    settings: Settings, plugins: Plugins | None = None, clock: Clock | None = None
-) -> tuple[Engine, dict[str, float]]:
-    """An engine that is ready to run, and the seconds each phase of start-up took."""
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """An engine that is ready to run, the plugins it is made of, and the seconds each phase of start-up took."""
+
+    engine: Engine
+    plugins: Plugins
+    timings: dict[str, float]
+
+    def close(self) -> None:
+        """Release the model, then let plugins release what they hold. Idempotent."""
+        self.engine.close()
+        self.plugins.shutdown()
+
+
+def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | None = None) -> Assembly:
+    """Choose, check and wire everything; weights are loaded last, so that a wrong name costs no time."""
     watch = Stopwatch()
     plugins = bootstrap(settings) if plugins is None else plugins
     watch.lap("plugins")
@@ -90,12 +102,12 @@ def assemble(
     ledger = Ledger(allocator, preemption, rows, (facts.token_budget, facts.max_num_seqs))
     engine = Engine(facts, model.tokenizer, (ledger, scheduler), executor, clock or RealClock())
     watch.lap("engine")
-    return engine, watch.seconds
+    return Assembly(engine, plugins, watch.seconds)
 
 
 def locate(settings: Settings, plugins: Plugins, progress: Callable[[str], None] | None = None) -> Model:
     """Choose a loader, make the model's files local, read spec and tokenizer."""
-    need = LoaderNeed(settings.model)
+    need = LoaderNeed(settings.model, str(cache_dir()))
     name = plugins.select("loader", settings.loader, need).provider.name
     loader: Loader = plugins.create("loader", name, need)
     loader.pull(progress)
@@ -142,6 +154,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         threads=settings.threads or 0,
         eos_token_ids=model.tokenizer.eos_token_ids,
         attn_required=fused,
+        cache_dir=str(cache_dir()),
     )
 
 

@@ -32,7 +32,8 @@ class LLM:
 
     def __init__(self, model: str | None = None, **settings: Any) -> None:
         self.settings = load_settings(model=model, **settings)
-        self.engine, self.timings = assemble(self.settings)
+        self._assembly = assemble(self.settings)
+        self.engine, self.timings = self._assembly.engine, self._assembly.timings
         self._ids = itertools.count()
 
     @property
@@ -114,7 +115,7 @@ class LLM:
 
     def close(self) -> None:
         """Release the model and the pools. Idempotent."""
-        self.engine.close()
+        self._assembly.close()
 
     def __enter__(self) -> LLM:
         return self

@@ -54,6 +54,7 @@ class LocalExecutor(Executor):
             token_budget=need.token_budget,
             windows=windows,
             softcap=spec.attention_softcap,
+            cache_dir=need.cache_dir,
             required=need.attn_required,
         )
         self._attention: Attention = plugins.create("attn", need.attn, self._attention_need)
@@ -74,7 +75,7 @@ class LocalExecutor(Executor):
         need, spec = self._need, self._need.spec
         if need.threads:
             torch.set_num_threads(need.threads)
-        loader: Loader = self._plugins.create("loader", need.loader, LoaderNeed(need.model))
+        loader: Loader = self._plugins.create("loader", need.loader, LoaderNeed(need.model, need.cache_dir))
         loader.pull()
         fused = "fused_rope" in need.attn_required
         decoder = Decoder.load(

@@ -55,8 +55,9 @@ def test_memory_below_one_block_is_a_clear_error():
 
 
 def test_a_closed_executor_says_so(tmp_path):
-    engine, timings = assemble(load_settings(model=str(write_tiny_llama(tmp_path / "t")), num_blocks=16))
-    assert all(seconds >= 0 for seconds in timings.values())
+    assembly = assemble(load_settings(model=str(write_tiny_llama(tmp_path / "t")), num_blocks=16))
+    assert all(seconds >= 0 for seconds in assembly.timings.values())
+    engine = assembly.engine
     engine.add_request("r", [1, 2])
     engine._executor.close()
     with pytest.raises(EngineDeadError, match="closed"):
