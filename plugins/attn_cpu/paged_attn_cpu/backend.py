@@ -143,7 +143,7 @@ class CpuAttention(Attention):
         shape = (batch.num_tokens, heads, self._need.head_dim)
         if tensor.shape != shape or tensor.dtype != self._dtype:
             raise PluginContractError(
-                f"attn_cpu was created for {name} of shape {shape} and {self._dtype}, and got {tuple(tensor.shape)} and "
+                f"attn_cpu was created for {name} of shape {shape} and {self._dtype}, not {tuple(tensor.shape)} and "
                 f"{tensor.dtype}"
             )
         return tensor if tensor.stride()[1:] == (shape[2], 1) else tensor.contiguous()

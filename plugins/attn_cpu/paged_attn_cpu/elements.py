@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
 from numba import int64, types
 
 from paged_attn_cpu import vectors as v
@@ -15,7 +14,7 @@ from paged_attn_cpu.vectors import I64, emit, kernel
 def widened(typing: Any, bits: Any) -> Any:
     """A stored element as float32; its numba type names its kind (float32, uint16 = bf16, int16 = fp16)."""
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return v.widen(builder, args[0], bits)
 
     return types.float32(bits), codegen
@@ -25,7 +24,7 @@ def widened(typing: Any, bits: Any) -> Any:
 def narrowed(typing: Any, value: Any, kind: Any) -> Any:
     """A float32 as a stored element of the type of `kind`, rounded to nearest even."""
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return v.narrow(builder, args[0], kind)
 
     return kind(types.float32, kind), codegen
@@ -35,7 +34,7 @@ def narrowed(typing: Any, value: Any, kind: Any) -> Any:
 def pointer(typing: Any, address: Any) -> Any:
     """An integer address as the pointer `numba.carray` takes."""
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
 
     return types.voidptr(types.int64), codegen
@@ -45,7 +44,7 @@ def pointer(typing: Any, address: Any) -> Any:
 def claim(typing: Any, counter: Any, amount: Any) -> Any:
     """Atomically add `amount` to the int64 at an address and return its old value; orders memory both ways."""
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", v.address_of(builder, args[0], I64), args[1], "acq_rel")
 
     return types.int64(types.int64, types.int64), codegen
@@ -55,7 +54,7 @@ def claim(typing: Any, counter: Any, amount: Any) -> Any:
 def observe(typing: Any, counter: Any) -> Any:
     """Atomically read the int64 at an address; later reads see what was written before its last `claim`."""
 
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(v.address_of(builder, args[0], I64), "acquire", 8)
 
     return types.int64(types.int64), codegen

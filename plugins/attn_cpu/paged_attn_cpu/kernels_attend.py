@@ -153,7 +153,8 @@ def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: A
     width, group = p[at.WIDTH], p[at.GROUP]
     rows = unit[at.COUNT] * group
     accumulators = carray(pointer(acc), (rows * width,), np.float32)
-    accumulators[:] = np.float32(0.0)
+    for i in range(rows * width):
+        accumulators[i] = np.float32(0.0)
     state = carray(pointer(states), (rows * 2,), np.float32)
     for row in range(rows):
         state[2 * row] = -INFINITY
@@ -207,10 +208,12 @@ def keep_partial(p: Any, unit: Any, head: Any, acc: Any, states: Any) -> Any:
     index = unit[at.PARTIAL] * p[at.KV_HEADS] + head
     source = carray(pointer(acc), (size,), np.float32)
     target = carray(pointer(p[at.PARTIALS] + index * size * 4), (size,), np.float32)
-    target[:] = source
+    for i in range(size):
+        target[i] = source[i]
     state = carray(pointer(states), (2 * p[at.GROUP],), np.float32)
     kept = carray(pointer(p[at.PARTIAL_STATES] + index * 2 * p[at.GROUP] * 4), (2 * p[at.GROUP],), np.float32)
-    kept[:] = state
+    for i in range(2 * p[at.GROUP]):
+        kept[i] = state[i]
 
 
 @kernel
@@ -223,7 +226,8 @@ def merge_partials(p: Any, unit: Any, head: Any, parts: Any) -> Any:
     partials = carray(pointer(p[at.PARTIALS]), (1 << 40,), np.float32)
     kept = carray(pointer(p[at.PARTIAL_STATES]), (1 << 40,), np.float32)
     factor = carray(pointer(scores), (LANES,), np.float32)
-    total[:] = np.float32(0.0)
+    for i in range(group * width):
+        total[i] = np.float32(0.0)
     for g in range(group):
         highest = -INFINITY
         for part in range(unit[at.PARTS]):
@@ -233,7 +237,7 @@ def merge_partials(p: Any, unit: Any, head: Any, parts: Any) -> Any:
         summed = np.float32(0.0)
         for part in range(unit[at.PARTS]):
             row = ((unit[at.FIRST_PARTIAL] + part) * kv_heads + head) * group + g
-            factor[:] = kept[row * 2] - origin
+            factor[0] = kept[row * 2] - origin
             exp_row(scores, scores, 1)
             weight = factor[0]
             summed += kept[row * 2 + 1] * weight

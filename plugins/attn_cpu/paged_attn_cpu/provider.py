@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+import tempfile
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -10,6 +13,7 @@ from pydantic import Field
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 
+log = logging.getLogger(__name__)
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_HEAD_DIM = 256
 MAX_BLOCK_SIZE = 256
@@ -57,11 +61,26 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
 
     def create(self, need: AttentionNeed, settings: Any, plugins: PluginRegistry) -> Attention:
         """Compile (or load from the compile cache) the kernels for the need's dtypes and bind a backend."""
-        import numba
         import torch
 
         if settings.cache_dir is not None:
-            numba.config.CACHE_DIR = settings.cache_dir
+            use_cache_dir(settings.cache_dir)
         from paged_attn_cpu.backend import CpuAttention
 
         return CpuAttention(need, settings.threads or torch.get_num_threads())
+
+
+def use_cache_dir(folder: str) -> None:
+    """Let numba keep compiled kernels in `folder`; when that cannot be written, say so and leave numba its own choice.
+
+    The setting is process-wide in numba; there is no other way to name a folder to it.
+    """
+    import numba
+
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        log.warning("attn_cpu cannot keep compiled kernels in %s (%s); numba chooses another folder", folder, error)
+        return
+    numba.config.CACHE_DIR = folder

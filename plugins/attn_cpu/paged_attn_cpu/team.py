@@ -43,6 +43,11 @@ class Team:
             function(parameters)
             wait(others)
 
+    def close(self) -> None:
+        """End the threads of our own pool; torch's pool is torch's."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
 
 NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 

@@ -10,7 +10,7 @@ Element kinds are told apart by the numba type that stores them: float32; uint16
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numba
 from llvmlite import ir
@@ -28,6 +28,7 @@ VI32 = ir.VectorType(I32, LANES)
 VI16 = ir.VectorType(I16, LANES)
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 
 
 def kernel(function: F) -> F:
@@ -35,9 +36,9 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
-def emit(function: F) -> F:
-    """`numba.extending.intrinsic`, with its type kept."""
-    return cast(F, numba_intrinsic(function))
+def emit(function: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
+    """`numba.extending.intrinsic`, typed as what kernels see: the function without its typing context."""
+    return cast("Callable[P, Any]", numba_intrinsic(function))
 
 
 # ---- constants and memory ------------------------------------------------------------------------------------------
