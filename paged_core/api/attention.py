@@ -63,7 +63,10 @@ class KVLayout:
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """One layer's constants. `rope` indexes `Batch.rope` (-1: no rotary positions); used with `fused_rope` only."""
+    """One layer's constants. `rope` indexes `Batch.rope` (-1: no rotary positions); used with `fused_rope` only.
+
+    `k_scale` and `v_scale` belong to narrow KV types: what is stored is k / k_scale and v / v_scale.
+    """
 
     index: int
     scale: float

@@ -94,7 +94,7 @@ class ModelSpec:
     # tokens
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    dtype: str = "float32"  # as stored: float32, bfloat16, float16
+    dtype: str = "float32"  # as stored: float32, bfloat16, float16; quantised weights count as bfloat16
     extra: tuple[tuple[str, str], ...] = field(default=())  # loader notes shown by `inspect`
 
     def window(self, layer: int) -> int | None:

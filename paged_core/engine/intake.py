@@ -46,14 +46,18 @@ class Intake:
                 raise RequestError("a prompt dict holds exactly one of 'prompt' and 'prompt_token_ids'", "prompt")
             prompt = prompt[known[0]]
         if isinstance(prompt, str):
-            return prompt, self._encode(prompt)
+            return prompt, self._checked(self._encode(prompt))
         if not isinstance(prompt, (list, tuple)):
             raise RequestError(f"a prompt is text or a list of token ids, not {type(prompt).__name__}", "prompt")
+        return None, self._checked(list(prompt))
+
+    def _checked(self, ids: list[Any]) -> list[int]:
+        """A tokenizer may know more ids than the model has embeddings for; callers may pass anything."""
         vocab = self._facts.vocab_size
-        for token in prompt:
+        for token in ids:
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
                 raise RequestError(f"token id {token!r} of the prompt is outside the vocabulary of {vocab}", "prompt")
-        return None, list(prompt)
+        return ids
 
     def _encode(self, text: str) -> list[int]:
         try:

@@ -79,7 +79,13 @@ class LocalExecutor(Executor):
         loader.pull()
         fused = "fused_rope" in need.attn_required
         decoder = Decoder.load(
-            spec, loader.weights(), getattr(torch, need.dtype), torch.device(need.device), self._attention, fused
+            spec,
+            loader.weights(),
+            getattr(torch, need.dtype),
+            torch.device(need.device),
+            self._attention,
+            fused_rope=fused,
+            max_length=need.max_len,
         )
         sampler: Sampler = self._plugins.create(
             "sampler",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class GgufSettings(PluginSettings):
     """Settings of load_gguf."""
 
-    cache_dir: str | None = Field(None, description="Folder of pulled models; none: ~/.cache/paged-core")
+    cache_dir: str | None = Field(None, description="Folder of pulled models; none: the engine's cache folder")
 
 
 class GgufProvider(Provider[LoaderNeed, Loader]):
@@ -46,7 +46,7 @@ class GgufProvider(Provider[LoaderNeed, Loader]):
         from paged_load_gguf.loader import GgufLoader, RegistryLoader
 
         if need.model in MODELS:
-            return RegistryLoader(need.model, _cache_dir(settings.cache_dir))
+            return RegistryLoader(need.model, _cache_dir(settings.cache_dir or need.cache_dir))
         return GgufLoader(Path(need.model).expanduser())
 
 

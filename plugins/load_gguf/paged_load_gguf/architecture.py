@@ -203,9 +203,12 @@ def _with_frequencies(spec: ModelSpec, metadata: ModelMetadata) -> ModelSpec:
 
 
 def _dtype(file: GgufFile) -> str:
-    """Of the bulk of the weights; float32 once anything is quantised, since dequantising gives that."""
-    types = {tensor.type_name for tensor in file.tensors.values() if len(tensor.shape) > 1}
-    return {frozenset({"F16"}): "float16", frozenset({"BF16"}): "bfloat16"}.get(frozenset(types), "float32")
+    """What the matrices want to run in: their own type, or bfloat16 once anything is quantised (it holds fewer bits)."""
+    types = frozenset(tensor.type_name for tensor in file.tensors.values() if len(tensor.shape) > 1)
+    plain = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+    if types <= plain.keys():
+        return plain[min(types)] if len(types) == 1 else "float32"
+    return "bfloat16"
 
 
 def _llama(metadata: ModelMetadata, config: Config) -> None:
