@@ -121,11 +121,15 @@ def copy_function(sources: str) -> Any:
     return copy
 
 
+NOT_COMPILED = frozenset({"__init__", "provider", "backend", "team", "blocks"})
+
+
 def source_digest() -> str:
-    """A hash of this package's sources. numba looks at the entry point's own file only; the kernels are elsewhere."""
+    """A hash of the sources that machine code depends on: numba itself looks at the entry point's own file only."""
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
+        if file.stem not in NOT_COMPILED:
+            digest.update(file.read_bytes())
     return digest.hexdigest()
 
 

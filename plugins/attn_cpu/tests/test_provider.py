@@ -87,7 +87,6 @@ def run_copy(folder):
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | environment,
     )
     return done.stdout
 
