@@ -69,7 +69,7 @@ class FcfsScheduler(Scheduler):
 
     def _enter(self, view: View, plan: Decision, budget: int) -> None:
         """Resume, then admit, each head of line: the first that does not fit whole stops everyone behind it."""
-        seqs, spare = view.num_free_seqs, view.scratch.free
+        seqs = view.num_free_seqs
         if budget < 1 or seqs < 1 or not (view.preempted or view.waiting):
             return
         taken = {run.group: run.num_tokens for run in plan.run}
@@ -100,10 +100,11 @@ class FcfsScheduler(Scheduler):
     def _share(self, view: View, group: Group, budget: int) -> int:
         """Tokens of `group` that may run: a chunk, or all of its gap where it may not be cut.
 
-        Decodes are never cut; nor are prompts without chunked prefill, unless no step could ever hold them whole.
+        A gang each of whose branches lacks one token is never cut; nor are prompts without chunked prefill, unless no
+        step could ever hold them whole.
         """
         gap = view.scratch.gap(group)
-        whole = group.decoding or not (self._chunked or gap > view.token_budget)
+        whole = gap == len(group.live) or not (self._chunked or gap > view.token_budget)
         if gap <= budget:
             return gap
         return 0 if whole else max(0, budget)
@@ -121,7 +122,7 @@ def _line(view: View) -> Iterable[Group]:
 
 def _fan_out(group: Group) -> int:
     """Branches still to be forked; each takes one block with its first token."""
-    return group.num_reserved_rows - len(group.live)
+    return max(0, group.num_reserved_rows - len(group.sequences))
 
 
 def _age(group: Group) -> tuple[float, int]:
