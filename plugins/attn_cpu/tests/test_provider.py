@@ -98,7 +98,7 @@ def test_second_process_loads_what_the_first_compiled(tmp_path):
 
 def test_case_c05_without_a_cache_folder_it_compiles_and_warns_once():
     """Case C05: read-only package, no cache variable, no writable home: numba finds no place at all."""
-    nowhere = "from numba.core import caching\ncaching._CacheImpl._locator_classes = []\n"
+    nowhere = "from numba.core import caching\ncaching.CacheImpl._locator_classes = []\n"
     done = subprocess.run(
         [sys.executable, "-c", COPY.replace("import entry\n", "import entry\n" + nowhere), ""],
         capture_output=True,
