@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from dataclasses import dataclass, field
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from paged_core.errors import RequestError
@@ -14,6 +17,7 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_BAD_WORDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_TOKEN_IDS = 1 << 18
 GREEDY_EPSILON = 1e-5
 
 
@@ -21,21 +25,31 @@ GREEDY_EPSILON = 1e-5
 class SamplingParams:
     """How to sample one request. Validated on construction: RequestError (a ValueError) names the field.
 
-    n, best_of            sequences returned / drawn
+    No value is clamped, rounded or converted from text: it is taken as it is or refused. Lists are copied.
+
+    n, best_of            sequences returned / drawn (best_of >= n)
     temperature           0 (below 1e-5) = greedy
     top_p, top_k, min_p   nucleus; k <= 0 = off, k >= vocabulary = off; minimum relative to the best probability
-    seed                  makes the draws repeatable; they then depend on nothing but seed, branch and position
+    seed                  makes the draws repeatable; they then depend on nothing but seed, branch and position.
+                          None or -1 = the engine picks one
     presence_penalty, frequency_penalty   subtracted from logits of tokens already in the output, in [-2, 2]
     repetition_penalty    > 0; divides positive and multiplies negative logits of tokens in prompt or output
-    stop                  strings; text ends before the earliest completed match (or after it, if included)
+    stop                  strings; text ends before the earliest completed match (or after it, with
+                          include_stop_str_in_output)
     stop_token_ids        token ids that end the sequence; obeyed even with ignore_eos
+    ignore_eos            go on after the model's end-of-sequence token
     min_tokens            no end-of-sequence, stop id or stop string before so many tokens
     max_tokens            None = up to the model's limit
     logprobs              None = off, 0 = the sampled token only, k = the k best as well
     prompt_logprobs       the same for every prompt token but the first
+    detokenize            False = token ids only, no text; excludes stop strings
+    skip_special_tokens   leave control tokens out of the text
+    spaces_between_special_tokens   kept for vLLM's sake: the tokenizers used here never add such spaces
     logit_bias            token id -> value in [-100, 100] added to its logit
     allowed_token_ids     only these may be sampled
     bad_words             strings whose token sequences may not be completed
+    use_beam_search, beam_width, length_penalty, early_stopping   beam search: width (n if None), exponent of the length
+                          a score is divided by, and whether to stop at enough finished beams (True, False, "never")
     """
 
     n: int = 1
@@ -66,17 +80,37 @@ class SamplingParams:
     beam_width: int | None = None
     length_penalty: float = 1.0
     early_stopping: bool | str = False
-    bad_words_token_ids: list[list[int]] = field(default_factory=list, repr=False)
+    bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
     """Filled by the engine from `bad_words` and the tokenizer; not for callers."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            self.stop = [self.stop]
-        self.stop = list(self.stop or [])
-        self.stop_token_ids = list(self.stop_token_ids or [])
-        self.bad_words = list(self.bad_words or [])
+        self.stop = _strings("stop", [self.stop] if isinstance(self.stop, str) else self.stop, MAX_STOPS)
+        self.bad_words = _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids)
+        if self.allowed_token_ids is not None:
+            self.allowed_token_ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            if not self.allowed_token_ids:
+                raise RequestError("allowed_token_ids is empty: nothing could be sampled", "allowed_token_ids")
+        if self.logit_bias is not None:
+            self.logit_bias = _bias(self.logit_bias)
+        if self.seed == -1 and not isinstance(self.seed, (bool, float)):
+            self.seed = None
         self._check_numbers()
-        self._check_lists()
+        self._check_flags()
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> SamplingParams:
+        """Build from names and values that came from outside, a JSON object for instance.
+
+        Raises RequestError for a name that is no parameter, or a bad value.
+        """
+        names = [item.name for item in fields(cls) if item.init]
+        for name in values:
+            if name not in names:
+                close = difflib.get_close_matches(str(name), names, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
+                raise RequestError(f"there is no sampling parameter {str(name)[:100]!r}{hint}", str(name)[:100])
+        return cls(**values)
 
     @property
     def greedy(self) -> bool:
@@ -113,43 +147,61 @@ class SamplingParams:
         _optional_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
         _optional_integer("beam_width", self.beam_width, 1, MAX_N)
         _number("length_penalty", self.length_penalty, -10.0, 10.0)
-        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output"):
-            if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{name} must be true or false, not {getattr(self, name)!r}", name)
 
-    def _check_lists(self) -> None:
-        _strings("stop", self.stop, MAX_STOPS)
-        _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
-        for name in ("stop_token_ids", "allowed_token_ids"):
-            ids = getattr(self, name)
-            if ids is not None:
-                _token_ids(name, ids)
-        if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise RequestError("allowed_token_ids is empty: nothing could be sampled", "allowed_token_ids")
-        if self.logit_bias is not None:
-            self.logit_bias = _bias(self.logit_bias)
+    def _check_flags(self) -> None:
+        for name in _FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise RequestError(f"{name} must be true or false, not {_shown(getattr(self, name))}", name)
+        if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
+            got = _shown(self.early_stopping)
+            raise RequestError(f"early_stopping must be true, false or 'never', not {got}", "early_stopping")
+        if self.stop and not self.detokenize:
+            raise RequestError("stop strings are looked for in the text, which detokenize=False turns off", "stop")
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise RequestError for a token id outside [0, vocab_size)."""
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if not 0 <= token < vocab_size:
-                    raise RequestError(f"{name} has token id {token}, outside the vocabulary of {vocab_size}", name)
+                    raise RequestError(
+                        f"{name} has token id {_shown(token)}, outside the vocabulary of {vocab_size}", name
+                    )
+
+
+_FLAGS = (
+    "ignore_eos",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "use_beam_search",
+)
+
+
+def _shown(value: Any) -> str:
+    """A value as an error message shows it: short, whatever a stranger sent."""
+    if _is_integer(value) and value.bit_length() > 128:
+        return f"an integer of {value.bit_length()} bits"
+    return reprlib.repr(value)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise RequestError(f"{name} must be a finite number, not {value!r}", name)
+    if not _is_integer(value) and (not isinstance(value, float) or not math.isfinite(value)):
+        raise RequestError(f"{name} must be a finite number, not {_shown(value)}", name)
     if not low <= value <= high or (above and value == low):
         interval = f"{'(' if above else '['}{low:g}, {high:g}]"
-        raise RequestError(f"{name} must lie in {interval}, got {value!r}", name)
+        raise RequestError(f"{name} must lie in {interval}, got {_shown(value)}", name)
 
 
 def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RequestError(f"{name} must be an integer, not {value!r}", name)
+    if not _is_integer(value):
+        raise RequestError(f"{name} must be an integer, not {_shown(value)}", name)
     if not low <= value <= high:
-        raise RequestError(f"{name} must lie in [{low}, {high}], got {value}", name)
+        raise RequestError(f"{name} must lie in [{low}, {high}], got {_shown(value)}", name)
 
 
 def _optional_integer(name: str, value: Any, low: int, high: int) -> None:
@@ -157,31 +209,46 @@ def _optional_integer(name: str, value: Any, low: int, high: int) -> None:
         _integer(name, value, low, high)
 
 
-def _strings(name: str, values: Any, limit: int) -> None:
+def _sequence(name: str, values: Any, what: str, limit: int) -> list[Any]:
+    """A list of its own, its length checked before anything is copied."""
+    if values is None:
+        return []
+    if not isinstance(values, (list, tuple)):
+        raise RequestError(f"{name} must be a list of {what}, not {_shown(values)}", name)
     if len(values) > limit:
-        raise RequestError(f"{name} holds {len(values)} strings; at most {limit} are allowed", name)
-    for value in values:
-        if not isinstance(value, str) or not value or len(value) > MAX_STOP_CHARS:
-            raise RequestError(f"{name} must hold non-empty strings of at most {MAX_STOP_CHARS} characters", name)
+        raise RequestError(f"{name} holds {len(values)} {what}; at most {limit} are allowed", name)
+    return list(values)
 
 
-def _token_ids(name: str, values: Any) -> None:
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise RequestError(f"{name} must hold token ids (integers >= 0), not {value!r}", name)
+def _strings(name: str, values: Any, limit: int) -> list[str]:
+    strings = _sequence(name, values, "strings", limit)
+    for value in strings:
+        if not isinstance(value, str) or not 0 < len(value) <= MAX_STOP_CHARS:
+            raise RequestError(
+                f"{name} must hold strings of 1 to {MAX_STOP_CHARS} characters, not {_shown(value)}", name
+            )
+    return strings
+
+
+def _token_ids(name: str, values: Any) -> list[int]:
+    ids = _sequence(name, values, "token ids", MAX_TOKEN_IDS)
+    for value in ids:
+        if not _is_integer(value) or value < 0:
+            raise RequestError(f"{name} must hold token ids (integers >= 0), not {_shown(value)}", name)
+    return ids
 
 
 def _bias(bias: Any) -> dict[int, float]:
-    if not isinstance(bias, dict) or len(bias) > MAX_LOGIT_BIAS:
-        raise RequestError(f"logit_bias must map at most {MAX_LOGIT_BIAS} token ids to numbers", "logit_bias")
+    if not isinstance(bias, Mapping):
+        raise RequestError(f"logit_bias must map token ids to numbers, not {_shown(bias)}", "logit_bias")
+    if len(bias) > MAX_LOGIT_BIAS:
+        raise RequestError(f"logit_bias has {len(bias)} entries; at most {MAX_LOGIT_BIAS} are allowed", "logit_bias")
     result: dict[int, float] = {}
     for key, value in bias.items():
-        try:
-            token = int(key)
-        except (TypeError, ValueError):
-            token = -1
-        if isinstance(key, bool) or token < 0 or str(token) != str(key):
-            raise RequestError(f"logit_bias has the key {key!r}, which is not a token id", "logit_bias")
+        # JSON has only text as keys: "12" is token 12, but neither "012" nor "1.0" nor " 12" is a token.
+        token = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
+        if not _is_integer(token) or token < 0 or (isinstance(key, str) and str(token) != key):
+            raise RequestError(f"logit_bias has the key {_shown(key)}, which is not a token id", "logit_bias")
         _number("logit_bias", value, -100.0, 100.0)
         result[token] = float(value)
     return result
