@@ -38,9 +38,17 @@ def open_llm(settings: Mapping[str, Any]) -> LLM:
 
 
 def run(parameters: Mapping[str, Any]) -> int:
-    """Dispatch on what was given. Everything that can be refused without loading a model is refused first."""
+    """Dispatch on what was given."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("paged_core").setLevel(logging.INFO if parameters["verbose"] else logging.WARNING)
+    _refuse_nonsense(parameters)
+    if parameters["input"] is not None:
+        return _batch(parameters, Path(parameters["input"]), Path(parameters["output"]))
+    return _chat(parameters) if parameters["prompt"] is None else _answer(parameters)
+
+
+def _refuse_nonsense(parameters: Mapping[str, Any]) -> None:
+    """Raise for all that can be refused without loading a model."""
     prompt, source, target = parameters["prompt"], parameters["input"], parameters["output"]
     if (source is None) != (target is None):
         raise ConfigError("--input and --output belong together: one file of prompts, one of answers")
@@ -48,10 +56,12 @@ def run(parameters: Mapping[str, Any]) -> int:
         raise ConfigError("give a PROMPT or --input, not both")
     if parameters["logprobs"] is not None and source is None:
         raise ConfigError("--logprobs goes into the records of a batch: it needs --input and --output")
+    bare = not parameters["chat"] if source is not None else parameters["chat"] is False
+    if parameters["system"] is not None and bare:
+        raise ConfigError(
+            "--system is part of a conversation: give --chat with it (--raw prompts have no system message)"
+        )
     sampling_params(parameters)
-    if source is not None:
-        return _batch(parameters, Path(source), Path(target))
-    return _chat(parameters) if prompt is None else _answer(parameters)
 
 
 def _answer(parameters: Mapping[str, Any]) -> int:

@@ -94,6 +94,8 @@ def test_keyboard_interrupt_stops_with_130(monkeypatch, invoke):
         (["pull"], "Missing argument"),
         (["run", "--logprobs", "3", "x"], "--logprobs"),
         (["run", "--input", "a.jsonl"], "--output"),
+        (["run", "--raw", "--system", "S", "x"], "--system"),
+        (["run", "--input", "a.jsonl", "--output", "b.jsonl", "--system", "S"], "--system"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(invoke, arguments, words):
