@@ -214,7 +214,7 @@ def _sequence(name: str, values: Any, what: str, limit: int) -> list[Any]:
     if values is None:
         return []
     if not isinstance(values, (list, tuple)):
-        raise RequestError(f"{name} must be a list of {what}, not {_shown(values)}", name)
+        raise RequestError(f"{name} has the wrong type: a list of {what} is needed, not {_shown(values)}", name)
     if len(values) > limit:
         raise RequestError(f"{name} holds {len(values)} {what}; at most {limit} are allowed", name)
     return list(values)
