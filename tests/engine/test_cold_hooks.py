@@ -5,49 +5,62 @@ from __future__ import annotations
 import sys
 
 import pytest
-from pluggy._hooks import HookCaller
 
 from paged_core import LLM, SamplingParams
 from paged_core.api.provider import KINDS, Provider
 from paged_core.testing.tiny import write_tiny_llama
 
 
-@pytest.fixture()
+@pytest.fixture
 def llm(tmp_path):
     with LLM(str(write_tiny_llama(tmp_path / "tiny")), num_blocks=256, attn="attn_torch") as made:
         yield made
 
 
-def test_zero_hook_and_provider_calls_over_50_steps(llm, monkeypatch):
-    calls = []
-    monkeypatch.setattr(HookCaller, "__call__", lambda self, **kwargs: calls.append(self.name))
-    hooks = {info.hook for info in KINDS.values()} | {"paged_cli", "paged_choose", "paged_shutdown"}
-    providers = {
-        function.__code__
-        for record in llm._assembly.plugins.records.values()
-        for function in (type(record.provider).probe, type(record.provider).create, Provider.missing_capabilities)
-    }
+class HookCalls:
+    """Names of hooks called through the registry's manager, or of whose implementations were called directly."""
 
-    def watch(frame, event, argument):
-        if event == "call" and (frame.f_code.co_name in hooks or frame.f_code in providers):
-            calls.append(frame.f_code.co_name)
+    def __init__(self, plugins):
+        self.names = []
+        self._undo = plugins._manager.add_hookcall_monitoring(self._before, lambda *ignored: None)
+        self._hooks = {info.hook for info in KINDS.values()} | {"paged_cli", "paged_choose", "paged_shutdown"}
+        self._providers = {
+            function.__code__
+            for record in plugins.records.values()
+            for function in (type(record.provider).probe, type(record.provider).create, Provider.missing_capabilities)
+        }
 
+    def _before(self, name, implementations, arguments):
+        self.names.append(name)
+
+    def _profile(self, frame, event, argument):
+        code = frame.f_code
+        if event == "call" and (code.co_name in self._hooks or code in self._providers):
+            self.names.append(code.co_name)
+
+    def __enter__(self):
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *ignored):
+        sys.setprofile(None)
+        self._undo()
+
+
+def test_zero_hook_and_provider_calls_over_50_steps(llm):
     for i in range(4):
         params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
         llm.engine.add_request(str(i), "the other one " * (i + 1), params)
-    sys.setprofile(watch)
-    try:
+    with HookCalls(llm._assembly.plugins) as calls:
         for _ in range(50):
             llm.engine.step()
-    finally:
-        sys.setprofile(None)
     assert llm.engine.stats().num_steps == 50
-    assert calls == []
+    assert calls.names == []
 
 
-def test_the_watch_itself_sees_a_hook_call(llm, monkeypatch):
-    """The check above can fail: the same patch notices a call through the manager."""
-    calls = []
-    monkeypatch.setattr(HookCaller, "__call__", lambda self, **kwargs: calls.append(self.name))
-    llm._assembly.plugins._manager.hook.paged_shutdown()
-    assert calls == ["paged_shutdown"]
+def test_the_watch_itself_sees_hooks_and_providers(llm):
+    plugins = llm._assembly.plugins
+    with HookCalls(plugins) as calls:
+        plugins._manager.hook.paged_shutdown()
+        plugins.records["exec_local"].provider.missing_capabilities(frozenset())
+    assert calls.names == ["paged_shutdown", "missing_capabilities"]
