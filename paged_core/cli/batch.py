@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from paged_core.engine.llm import LLM
 
 _PROMPTS = ("prompt", "messages", "prompt_token_ids")
-_OVERRIDES = frozenset(field.name for field in fields(SamplingParams)) - {"bad_words_token_ids"}
+_OVERRIDES = frozenset(field.name for field in fields(SamplingParams) if field.init)
 _QUEUE_FACTOR = 2  # requests handed to the engine per sequence it may run: enough that it never waits for us
 
 
@@ -49,10 +49,7 @@ class PromptStyle:
         for name in own:
             if name not in _OVERRIDES:
                 raise RequestError(f"no such field: {name}{did_you_mean(name, sorted(_OVERRIDES | {*_PROMPTS}))}", name)
-        try:
-            return SamplingParams(**{**self.sampling, **own})
-        except TypeError as error:
-            raise RequestError(f"a sampling field has the wrong type: {error}") from error
+        return SamplingParams(**{**self.sampling, **own})
 
     def prompt(self, body: Mapping[str, Any], llm: LLM) -> Any:
         """What the engine is given. RequestError when the line names no prompt, or several, or a malformed one."""
