@@ -15,7 +15,18 @@ from numba import carray
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import narrowed, pointer, row_offset
-from paged_attn_cpu.microkernels import KEYS, STRIDE, TILE, accumulate, cap_row, dots, exp_row, softmax_row, widen_row
+from paged_attn_cpu.microkernels import (
+    KEYS,
+    STRIDE,
+    TILE,
+    accumulate,
+    cap_row,
+    dots,
+    exp_row,
+    prefetch_rows,
+    softmax_row,
+    widen_row,
+)
 from paged_attn_cpu.vectors import LANES, kernel
 
 DIRECT_ROWS = 4  # widening a tile first pays from five rows on: then each element would be widened twice
@@ -23,8 +34,8 @@ INFINITY = np.float32(np.inf)
 
 
 def workspace_floats(rows: int, width: int) -> int:
-    """fp32 elements one worker needs: accumulators, scores, states, two widened tiles, two lists of addresses."""
-    return rows * (width + STRIDE + 2) + 2 * TILE * width + 4 * TILE
+    """fp32 elements one worker needs: accumulators, scores, states, two widened tiles, four lists of addresses."""
+    return rows * (width + STRIDE + 2) + 2 * TILE * width + 8 * TILE
 
 
 @kernel
@@ -37,7 +48,7 @@ def workspace(p: Any, worker: Any, rows: Any) -> Any:
     wide_v = wide_k + TILE * width * 4
     k_rows = wide_v + TILE * width * 4
     v_rows = k_rows + TILE * 8
-    return acc, scores, v_rows + TILE * 8, wide_k, wide_v, k_rows, v_rows
+    return acc, scores, v_rows + 3 * TILE * 8, wide_k, wide_v, k_rows, v_rows
 
 
 @kernel
@@ -64,6 +75,7 @@ def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_byte
         position += 1
     for i in range(count, -(-count // KEYS) * KEYS):
         k_rows[i] = k_rows[count - 1]
+        v_rows[i] = v_rows[count - 1]
 
 
 @kernel
@@ -78,14 +90,23 @@ def widen_tile(kind: Any, addresses: Any, count: Any, target: Any, width: Any) -
 
 
 @kernel
-def score_tile(kind: Any, queries: Any, rows: Any, k_rows: Any, count: Any, scores: Any, width: Any) -> Any:
-    """scores[first..last row, keys] = queries . keys; rows: (first, last + 1), first a multiple of four."""
+def score_tile(kind: Any, queries: Any, rows: Any, keys: Any, scores: Any, width: Any, ahead: Any) -> Any:
+    """scores[first..last row, keys] = queries . keys; rows: (first, last + 1), first a multiple of four.
+
+    keys: (K addresses, count); ahead: (K addresses, V addresses or 0, count, row bytes) of rows to prefetch
+    meanwhile. Blocks are short runs at random places: the processor's own prefetcher learns each one only to lose it.
+    """
+    k_rows, count = keys
     chunks = width // LANES
     for row in range(rows[0], rows[1], 4):
         q = queries + row * width * 4
         target = scores + row * STRIDE * 4
         left = rows[1] - row
         for key in range(0, count, KEYS):
+            if row == rows[0] and key < ahead[2]:
+                prefetch_rows(ahead[0] + key * 8, ahead[3])
+                if ahead[1] != 0:
+                    prefetch_rows(ahead[1] + key * 8, ahead[3])
             if left >= 4:
                 dots(4, kind, q, k_rows + key * 8, chunks, target + key * 4)
             elif left == 3:
@@ -97,38 +118,42 @@ def score_tile(kind: Any, queries: Any, rows: Any, k_rows: Any, count: Any, scor
 
 
 @kernel
-def add_patch(kind: Any, left: Any, weights: Any, v_rows: Any, count: Any, column: Any, acc: Any, width: Any) -> Any:
+def add_patch(kind: Any, left: Any, weights: Any, here: Any, count: Any, column: Any, acc: Any, width: Any) -> Any:
     """Weighted values of up to four rows into LANES columns."""
     if left >= 4:
-        accumulate(33, kind, weights, v_rows, count, column, acc, width)
+        accumulate(33, kind, weights, here, count, column, acc, width)
     elif left == 3:
-        accumulate(25, kind, weights, v_rows, count, column, acc, width)
+        accumulate(25, kind, weights, here, count, column, acc, width)
     elif left == 2:
-        accumulate(17, kind, weights, v_rows, count, column, acc, width)
+        accumulate(17, kind, weights, here, count, column, acc, width)
     else:
-        accumulate(9, kind, weights, v_rows, count, column, acc, width)
+        accumulate(9, kind, weights, here, count, column, acc, width)
 
 
 @kernel
-def add_tile(kind: Any, weights: Any, rows: Any, v_rows: Any, count: Any, acc: Any, width: Any) -> Any:
-    """acc[rows] = acc * correction + weights . values, in patches of four rows by four vectors."""
+def add_tile(kind: Any, weights: Any, rows: Any, lists: Any, count: Any, acc: Any, width: Any) -> Any:
+    """acc[rows] = acc * correction + weights . values, in patches of four rows by four vectors.
+
+    lists: (V addresses, addresses of rows to prefetch meanwhile).
+    """
     for row in range(rows[0], rows[1], 4):
         w = weights + row * STRIDE * 4
         target = acc + row * width * 4
         left = rows[1] - row
+        here = lists if row == rows[0] else (lists[0], lists[0])  # a second pass would only repeat the prefetches
         column = 0
         while column + 4 * LANES <= width:
             if left >= 4:
-                accumulate(36, kind, w, v_rows, count, column, target, width)
+                accumulate(36, kind, w, here, count, column, target, width)
             elif left == 3:
-                accumulate(28, kind, w, v_rows, count, column, target, width)
+                accumulate(28, kind, w, here, count, column, target, width)
             elif left == 2:
-                accumulate(20, kind, w, v_rows, count, column, target, width)
+                accumulate(20, kind, w, here, count, column, target, width)
             else:
-                accumulate(12, kind, w, v_rows, count, column, target, width)
+                accumulate(12, kind, w, here, count, column, target, width)
             column += 4 * LANES
         while column < width:
-            add_patch(kind, left, w, v_rows, count, column, target, width)
+            add_patch(kind, left, w, here, count, column, target, width)
             column += LANES
 
 
@@ -147,11 +172,8 @@ def weigh_tile(p: Any, unit: Any, tile: Any, rows: Any, scores: Any, states: Any
 
 
 @kernel
-def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: Any) -> Any:
-    """All keys of one unit into the accumulators and states of `parts` (see `workspace`)."""
-    acc, scores, states, wide_k, wide_v, k_rows, v_rows = parts
-    width, group = p[at.WIDTH], p[at.GROUP]
-    rows = unit[at.COUNT] * group
+def reset_rows(acc: Any, states: Any, rows: Any, width: Any) -> Any:
+    """Rows that have seen no key: accumulators 0, maximum -inf, sum 0."""
     accumulators = carray(pointer(acc), (rows * width,), np.float32)
     for i in range(rows * width):
         accumulators[i] = np.float32(0.0)
@@ -159,27 +181,66 @@ def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: A
     for row in range(rows):
         state[2 * row] = -INFINITY
         state[2 * row + 1] = np.float32(0.0)
+
+
+@kernel
+def prefetch_tile(lists: Any, count: Any, row_bytes: Any) -> Any:
+    """Ask for a unit's first tile at once: K first, for it is read first. Later tiles are asked for one tile ahead."""
+    for key in range(0, count, KEYS):
+        prefetch_rows(lists[0] + key * 8, row_bytes)
+    for key in range(0, count, KEYS):
+        prefetch_rows(lists[1] + key * 8, row_bytes)
+
+
+@kernel
+def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
+    """One tile into the accumulators.
+
+    parts: the workspace's first five and the KV head; tile: (start, count, count of the next, bytes of a cache row);
+    lists: (K, V) row addresses of this tile and of the next.
+    """
+    acc, scores, states, wide_k, wide_v = parts[:5]
+    (k_rows, v_rows), (next_k, next_v) = lists
+    start, count, following, row_bytes = tile
+    width, group = p[at.WIDTH], p[at.GROUP]
+    rows = unit[at.COUNT] * group
     softcap = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SOFTCAP]
+    queries = p[at.QUERIES] + (parts[5] * p[at.NUM_TOKENS] + unit[at.TOKEN]) * group * width * 4
+    hidden = max(start - unit[at.POSITION], 0) * group  # rows that precede every key of the tile
+    span = (hidden // 4 * 4, rows)
+    if rows > DIRECT_ROWS:
+        widen_tile(kind, k_rows, count, wide_k, width)
+        widen_tile(kind, v_rows, count, wide_v, width)
+        score_tile(INFINITY, queries, span, (k_rows, count), scores, width, (next_k, next_v, following, row_bytes))
+        weigh_tile(p, unit, (start, count), span, scores, states, softcap)
+        add_tile(INFINITY, scores, span, (v_rows, v_rows), count, acc, width)
+    else:
+        score_tile(kind, queries, span, (k_rows, count), scores, width, (next_k, 0, following, row_bytes))
+        weigh_tile(p, unit, (start, count), span, scores, states, softcap)
+        add_tile(kind, scores, span, (v_rows, next_v if following == TILE else v_rows), count, acc, width)
+
+
+@kernel
+def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: Any) -> Any:
+    """All keys of one unit into the accumulators and states of `parts` (see `workspace`)."""
+    acc, scores, states, wide_k, wide_v, k_rows, v_rows = parts
+    row_bytes = p[at.WIDTH] * element_bytes
+    reset_rows(acc, states, unit[at.COUNT] * p[at.GROUP], p[at.WIDTH])
     table = carray(pointer(p[at.TABLES] + unit[at.ROW] * p[at.TABLE_STRIDE] * 4), (1 << 40,), np.int32)
-    queries = p[at.QUERIES] + (head * p[at.NUM_TOKENS] + unit[at.TOKEN]) * group * width * 4
     begin, end = unit[at.BEGIN], unit[at.END]
     if p[at.WINDOW] > 0:
         begin = max(begin, (unit[at.POSITION] - p[at.WINDOW] + 1) // TILE * TILE)
+    if begin >= end:  # a split that lies before the window
+        return
+    this, ahead = (k_rows, v_rows), (k_rows + 2 * TILE * 8, v_rows + 2 * TILE * 8)
+    find_rows(p, table, head, (begin, min(TILE, end - begin)), this, element_bytes)
+    prefetch_tile(this, min(TILE, end - begin), row_bytes)
     for start in range(begin, end, TILE):
-        count = min(TILE, end - start)
-        find_rows(p, table, head, (start, count), (k_rows, v_rows), element_bytes)
-        hidden = max(start - unit[at.POSITION], 0) * group  # rows that precede every key of the tile
-        span = (hidden // 4 * 4, rows)
-        if rows > DIRECT_ROWS:
-            widen_tile(kind, k_rows, count, wide_k, width)
-            widen_tile(kind, v_rows, count, wide_v, width)
-            score_tile(INFINITY, queries, span, k_rows, count, scores, width)
-            weigh_tile(p, unit, (start, count), span, scores, states, softcap)
-            add_tile(INFINITY, scores, span, v_rows, count, acc, width)
-        else:
-            score_tile(kind, queries, span, k_rows, count, scores, width)
-            weigh_tile(p, unit, (start, count), span, scores, states, softcap)
-            add_tile(kind, scores, span, v_rows, count, acc, width)
+        count, following = min(TILE, end - start), min(TILE, max(end - start - TILE, 0))
+        find_rows(p, table, head, (start + TILE, following), ahead, element_bytes)
+        tile = (start, count, following, row_bytes)
+        attend_tile(p, unit, (acc, scores, states, wide_k, wide_v, head), kind, tile, (this, ahead))
+        this, ahead = ahead, this
 
 
 @kernel

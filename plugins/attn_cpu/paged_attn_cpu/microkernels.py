@@ -58,6 +58,31 @@ def _sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Valu
     return results
 
 
+CACHE_LINE = 64
+
+
+@emit
+def prefetch_rows(typing: Any, addresses: Any, row_bytes: Any) -> Any:
+    """Prefetch KEYS rows of `row_bytes` bytes; addresses: address of their int64 addresses."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        lines = builder.udiv(builder.add(args[1], I64(CACHE_LINE - 1)), I64(CACHE_LINE))
+        byte = ir.IntType(8)
+        rows = [
+            v.address_of(builder, builder.load(v.address_of(builder, args[0], I64, I64(i))), byte) for i in range(KEYS)
+        ]
+
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            for row in rows:
+                v.prefetch(builder, builder.gep(row, [builder.mul(index, I64(CACHE_LINE))]))
+            return []
+
+        _sum_loop(builder, lines, [], body)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64), codegen
+
+
 @emit
 def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks: Any, scores: Any) -> Any:
     """Scores of `rows` (literal) queries against KEYS keys.
@@ -98,17 +123,19 @@ def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks
 
 @emit
 def accumulate(
-    typing: Any, shape: Any, kind: Any, weights: Any, addresses: Any, count: Any, column: Any, acc: Any, width: Any
+    typing: Any, shape: Any, kind: Any, weights: Any, lists: Any, count: Any, column: Any, acc: Any, width: Any
 ) -> Any:
     """acc = acc * correction + weights . V for a (rows, chunks) patch; `shape` is the literal 8 * rows + chunks.
 
-    weights: address of fp32 rows, STRIDE apart, the correction in element TILE; addresses: address of `count`
-    int64 row addresses of V; column: first element of the patch; acc: address of fp32 rows `width` elements apart.
+    weights: address of fp32 rows, STRIDE apart, the correction in element TILE; lists: addresses of `count` int64 row
+    addresses, of V and of the rows whose same columns are prefetched meanwhile; column: first element of the patch;
+    acc: address of fp32 rows `width` elements apart.
     """
     num_rows, num_chunks = divmod(_literal(shape), 8)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        w_address, list_address, num_keys, first, acc_address, row_width = args[2:]
+        w_address, lists_value, num_keys, first, acc_address, row_width = args[2:]
+        list_address, ahead_address = (builder.extract_value(lists_value, i) for i in range(2))
         element = v.stored(kind)
         vector = ir.VectorType(element, LANES)
         w_rows = [v.address_of(builder, w_address, F32, I64(i * STRIDE)) for i in range(num_rows)]
@@ -126,6 +153,11 @@ def accumulate(
 
         def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
             row = v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, index)), element, first)
+            ahead = v.address_of(
+                builder, builder.load(v.address_of(builder, ahead_address, I64, index)), element, first
+            )
+            for c in range(0, num_chunks * LANES, CACHE_LINE // v.element_bytes(element)):
+                v.prefetch(builder, builder.gep(ahead, [I64(c)]))
             values = [
                 v.widen(builder, v.load(builder, builder.gep(row, [I64(c * LANES)]), vector), kind)
                 for c in range(num_chunks)
@@ -142,7 +174,7 @@ def accumulate(
             v.store(builder, total, target)
         return context.get_dummy_value()
 
-    return types.none(shape, kind, *[types.int64] * 6), codegen
+    return types.none(shape, kind, types.int64, lists, *[types.int64] * 4), codegen
 
 
 @emit
