@@ -111,15 +111,14 @@ class CowAllocator(Allocator):
 
     def shrink(self, seq: Sequence, num_tokens: int) -> None:
         """Keep the blocks that hold the first `num_tokens` positions."""
-        row = self._resident(seq, "shrink")
+        row, full = self._resident(seq, "shrink"), num_tokens // self.block_size
+        if self.keys is not None:
+            self.keys.truncate(seq, full)  # the tokens beyond may change
         if num_tokens >= self.ends[row]:
             return
         self._release(row, -(-num_tokens // self.block_size))
         self.ends[row] = num_tokens
-        full = num_tokens // self.block_size
         self._num_published[row] = min(self._num_published[row], full)
-        if self.keys is not None:
-            self.keys.truncate(seq, full)
 
     # -- growing --------------------------------------------------------------------------------------------------
 

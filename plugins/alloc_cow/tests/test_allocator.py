@@ -145,6 +145,34 @@ def test_shrink_returns_tail_blocks_and_forgets_keys_of_tokens_that_change(bench
     assert world.intact(twin)
 
 
+def test_shrinking_below_what_was_only_looked_up_forgets_its_keys_too(bench):
+    world = bench(num_blocks=4, block_size=1)
+    other, _ = world.start([9])
+    seq = world.seq([1, 0, 0])
+    assert world.open(seq) == 0  # its first two blocks are hashed now
+    world.alloc.shrink(seq, 0)
+    world.rows.num_tokens[seq.row] = 1
+    world.append(seq, 1)
+    world.compute(seq)
+    world.alloc.check()
+    assert world.intact(other)
+
+
+def test_after_a_swap_evicted_content_is_published_again(bench):
+    world = bench(num_blocks=4, num_host_blocks=4)
+    seq, _ = world.start(range(9))
+    group = world.group(seq)
+    world.swap(group, "out")
+    filler, _ = world.start(range(50, 66))  # overwrites what the device still had cached
+    world.free_seq(filler)
+    world.swap(group, "in")
+    world.alloc.publish(seq)
+    world.alloc.check()
+    again, hits = world.start(range(9))
+    assert hits == 8
+    assert world.intact(again)
+
+
 def test_museum_9_without_a_cache_reuse_is_last_in_first_out(bench):
     world = bench(num_blocks=8, prefix_cache=False)
     seq, _ = world.start(range(12))

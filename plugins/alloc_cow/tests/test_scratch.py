@@ -177,3 +177,35 @@ def test_museum_21_the_budget_of_a_returner_is_its_whole_gap_not_one_chunk(bench
     scratch = world.scratch()
     assert scratch.need(group, 8) == 2
     assert scratch.need(group, scratch.gap(group)) == 9
+
+
+def test_victims_do_not_decode(bench):
+    world = bench(num_blocks=8)
+    seqs = [world.start(range(i, i + 8))[0] for i in (0, 20, 40)]
+    for seq in seqs:
+        world.append(seq, 1)
+    groups = [world.group(seq) for seq in seqs]
+    scratch = world.scratch(groups, groups)
+    scratch.give_back(groups[2])
+    assert scratch.need_decodes() == 2
+
+
+def test_writing_a_published_block_is_charged_since_a_newcomer_may_hit_it_first(bench):
+    """A branch restored inside a published block, alone in it: in place, unless someone hits it in this very step."""
+    world = bench(num_blocks=8)
+    parent, _ = world.start(range(9))
+    child = world.seq([*range(6), 70])
+    world.rows.num_computed[child.row] = 6
+    world.alloc.fork(parent, child)
+    world.free_seq(parent)
+    running, newcomer = world.group(child), world.group(world.seq(range(9)), **WAITING)
+    scratch = world.scratch([running], [running])
+    assert scratch.need_decodes() == scratch.need(running, 1) == 1
+    assert scratch.take_decodes()
+    assert scratch.take(newcomer, 1)
+    assert world.open(newcomer.sequences[0]) == 8
+    assert world.compute(child, 1)
+    assert world.compute(newcomer.sequences[0])
+    assert world.free == scratch.free
+    assert world.intact(child)
+    assert world.intact(newcomer.sequences[0])

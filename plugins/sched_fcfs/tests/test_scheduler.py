@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paged_core.api.request import GroupState
+from paged_core.api.request import GroupState, Residency
 
 
 def test_newcomers_run_in_the_order_they_came(books):
@@ -264,3 +264,63 @@ def test_decodes_beyond_the_budget_run_oldest_first(books):
 
 def test_an_idle_view_decides_nothing(books):
     assert books().step().empty
+
+
+@pytest.mark.parametrize(("budget", "steps"), [(64, 1), (8, 2)])
+def test_blocks_that_a_started_gang_will_fork_into_are_not_given_away(books, budget, steps):
+    """Whether the gang was admitted in this step or is finishing its prompt in it."""
+    world = books(num_blocks=12, budget=budget, max_seqs=16, watermark=0.0, prefix_cache=False)
+    gang = world.add(10, max_tokens=3, n=6)  # 3 blocks now, 5 more with its first tokens
+    newcomer = world.add(24, max_tokens=2)  # 6 of the 9 blocks that look free
+    for _ in range(steps):
+        world.step()
+        assert newcomer.state is GroupState.WAITING
+    world.drain()
+    assert gang.num_preemptions == newcomer.num_preemptions == 0
+
+
+def test_under_pressure_age_counts_not_the_order_of_readmission(books):
+    world = books(num_blocks=12, prefix_cache=False, watermark=0.0)
+    young = world.add([1] * 12, max_tokens=30, arrival=5.0)
+    old = world.add([2] * 12, max_tokens=30, arrival=1.0)
+    world.step()
+    assert world.running == [young, old]
+    while not any(world.evictions.values()):
+        world.step()
+    assert world.preempted == [young]
+    world.drain()
+
+
+def test_under_pressure_the_chunk_of_an_old_prompt_leaves_budget_for_the_decodes_behind_it(books):
+    world = books(num_blocks=14, budget=6, prefix_cache=False, watermark=0.0)
+    streams = [world.add([i], max_tokens=30, arrival=5.0) for i in range(3)]
+    world.step()
+    prompt = world.add(40, max_tokens=2, arrival=0.0)
+    pressed = 0
+    while prompt.state is not GroupState.FINISHED:
+        if world.step().preempt:
+            pressed += 1
+            computed = world.log[-1]
+            assert computed[prompt.id] > 0
+            assert all(group.id in computed for group in streams if group in world.running)
+    assert pressed
+    world.drain()
+
+
+def test_a_returning_gang_of_last_tokens_is_not_cut_into_a_chunk_that_computes_nothing(books):
+    """Two branches whose shared prompt is a hit lack one token each: with a budget of one they wait, not spin."""
+    world = books(num_blocks=22, block_size=1, budget=2, max_seqs=4)
+    stream = world.add([1, 1], max_tokens=8)
+    gang = world.add([0], max_tokens=2, n=2)
+    while not (gang.state is GroupState.RUNNING and gang.decoding and len(gang.live) == 2):
+        world.step()
+    for seq in gang.live:
+        world.alloc.free(seq)
+        world.rows.num_computed[seq.row] = 0
+    world.running.remove(gang)
+    world.preempted.append(gang)
+    gang.state, gang.residency = GroupState.PREEMPTED, Residency.NONE
+    world.step()
+    assert gang.state is GroupState.PREEMPTED
+    assert world.log[-1] == {stream.id: 1}
+    world.drain()
