@@ -121,6 +121,15 @@ def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks
     return types.none(rows, kind, types.int64, types.int64, types.int64, types.int64), codegen
 
 
+def _prefetch_columns(
+    builder: ir.IRBuilder, entry: ir.Value, first: ir.Value, vector: ir.VectorType, num_chunks: int
+) -> None:
+    """Prefetch `num_chunks` vectors from element `first` of the row whose address is at `entry`."""
+    row = v.address_of(builder, builder.load(entry), vector.element, first)
+    for element in range(0, num_chunks * LANES, CACHE_LINE // v.element_bytes(vector.element)):
+        v.prefetch(builder, builder.gep(row, [I64(element)]))
+
+
 @emit
 def accumulate(
     typing: Any, shape: Any, kind: Any, weights: Any, lists: Any, count: Any, column: Any, acc: Any, width: Any
@@ -139,12 +148,11 @@ def accumulate(
         element = v.stored(kind)
         vector = ir.VectorType(element, LANES)
         w_rows = [v.address_of(builder, w_address, F32, I64(i * STRIDE)) for i in range(num_rows)]
+        patch = v.address_of(builder, acc_address, F32, first)
         targets = [
-            v.address_of(
-                builder, acc_address, F32, builder.add(builder.mul(row_width, I64(i)), builder.add(first, I64(c)))
-            )
+            builder.gep(patch, [builder.add(builder.mul(row_width, I64(i)), I64(c * LANES))])
             for i in range(num_rows)
-            for c in range(0, num_chunks * LANES, LANES)
+            for c in range(num_chunks)
         ]
         initial = []
         for number, target in enumerate(targets):
@@ -153,22 +161,12 @@ def accumulate(
 
         def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
             row = v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, index)), element, first)
-            ahead = v.address_of(
-                builder, builder.load(v.address_of(builder, ahead_address, I64, index)), element, first
-            )
-            for c in range(0, num_chunks * LANES, CACHE_LINE // v.element_bytes(element)):
-                v.prefetch(builder, builder.gep(ahead, [I64(c)]))
-            values = [
-                v.widen(builder, v.load(builder, builder.gep(row, [I64(c * LANES)]), vector), kind)
-                for c in range(num_chunks)
-            ]
-            results = []
-            for i, w_row in enumerate(w_rows):
-                weight = v.splat(builder, builder.load(builder.gep(w_row, [index])))
-                results += [
-                    v.fma(builder, weight, value, accumulators[i * num_chunks + c]) for c, value in enumerate(values)
-                ]
-            return results
+            _prefetch_columns(builder, v.address_of(builder, ahead_address, I64, index), first, vector, num_chunks)
+            loads = [v.load(builder, builder.gep(row, [I64(c * LANES)]), vector) for c in range(num_chunks)]
+            values = [v.widen(builder, bits, kind) for bits in loads]
+            row_weights = [v.splat(builder, builder.load(builder.gep(w_row, [index]))) for w_row in w_rows]
+            pairs = [(weight, value) for weight in row_weights for value in values]
+            return [v.fma(builder, *pair, total) for pair, total in zip(pairs, accumulators, strict=True)]
 
         for target, total in zip(targets, _sum_loop(builder, num_keys, initial, body), strict=True):
             v.store(builder, total, target)

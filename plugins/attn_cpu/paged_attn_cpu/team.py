@@ -19,11 +19,13 @@ class Team:
     same warm threads alternate between torch's matrix products and these kernels. libgomp keeps one team per calling
     thread, so two engines in two threads do not meet. ctypes releases the GIL for the duration of a call.
 
-    Measured on 2 cores (16 sequences of 512 tokens, 9/3 heads of 64, bf16; microseconds a call, best quartile):
-    this 129 to 142, a pool of Python threads 236 to 245, one thread 222 to 228. Numba's own `prange` was no candidate:
-    its omp layer brings a second libgomp that spins, and its workqueue layer ends the process when two threads enter.
-    On a machine with three times as many busy threads as cores the order turns round (every OpenMP barrier, torch's
-    included, waits for threads that are not running): the setting `threads = 1` is for that.
+    Measured on 2 cores (16 sequences of 512 tokens, 9/3 heads of 64, bf16; microseconds, lower quartiles of two runs):
+    a layer's call alone: this 122 and 138, a pool of Python threads 238 and 235, one thread 211 and 210; alternating
+    with four torch linear layers: this 390 and 602, pool 553 and 713, one thread 482 and 637. Numba's `prange` was
+    not timed: its omp layer would bring a second spinning libgomp, and its workqueue layer ends the process when two
+    threads enter it. While three other busy processes shared the 2 cores, calls here took milliseconds at the median
+    (an OpenMP barrier, torch's included, waits for threads that are not running), the pool's 0.2 to 1.6: the setting
+    `threads = 1` is for such machines.
     """
 
     def __init__(self, num_threads: int) -> None:
