@@ -59,7 +59,7 @@ class EngineConfig:
         ]
         if self.kv_tokens < self.max_model_len:
             lines.append(
-                f"note: the KV pool holds {self.kv_tokens:,} tokens, fewer than max_model_len ({self.max_model_len:,}): "
+                f"note: the KV pool holds {self.kv_tokens:,} tokens, fewer than max_model_len {self.max_model_len:,}: "
                 "longer requests end early or are refused"
             )
         return lines

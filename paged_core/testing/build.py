@@ -62,40 +62,38 @@ def build_engine(
     shape = shape or EngineShape()
     plugins = plugins or default_plugins()
     max_rows = 2 * shape.max_num_seqs
-    allocator = plugins.create(
-        "alloc",
-        shape.alloc,
-        AllocatorNeed(
-            shape.num_blocks,
-            shape.num_host_blocks,
-            shape.block_size,
-            max_rows,
-            shape.max_model_len,
-            shape.prefix_cache,
-        ),
-    )
-    preemption = plugins.create(
-        "preempt", shape.preempt, PreemptionNeed(shape.block_size, shape.block_size, shape.num_host_blocks)
-    )
-    scheduler: Scheduler = plugins.create(
-        "sched",
-        shape.sched,
-        SchedulerNeed(
-            shape.token_budget,
-            shape.max_num_seqs,
-            shape.max_model_len,
-            shape.block_size,
-            shape.num_blocks,
-            shape.chunked_prefill,
-        ),
-    )
+    allocator = plugins.create("alloc", shape.alloc, _allocator_need(shape, max_rows))
+    preemption_need = PreemptionNeed(shape.block_size, shape.block_size, shape.num_host_blocks)
+    preemption = plugins.create("preempt", shape.preempt, preemption_need)
+    scheduler: Scheduler = plugins.create("sched", shape.sched, _scheduler_need(shape))
     if wrap_scheduler is not None:
         scheduler = wrap_scheduler(scheduler)
     executor.start(shape.num_blocks, shape.num_host_blocks, allocator.tables)
-    rows = Rows(max_rows, shape.max_model_len)
-    ledger = Ledger(allocator, preemption, rows, (shape.token_budget, shape.max_num_seqs))
-    policy = (ledger, scheduler)
-    return Engine(_facts(shape), shape.tokenizer, policy, executor, clock or VirtualClock())
+    limits = (shape.token_budget, shape.max_num_seqs)
+    ledger = Ledger(allocator, preemption, Rows(max_rows, shape.max_model_len), limits)
+    return Engine(_facts(shape), shape.tokenizer, (ledger, scheduler), executor, clock or VirtualClock())
+
+
+def _allocator_need(shape: EngineShape, max_rows: int) -> AllocatorNeed:
+    return AllocatorNeed(
+        num_blocks=shape.num_blocks,
+        num_host_blocks=shape.num_host_blocks,
+        block_size=shape.block_size,
+        max_rows=max_rows,
+        max_len=shape.max_model_len,
+        prefix_cache=shape.prefix_cache,
+    )
+
+
+def _scheduler_need(shape: EngineShape) -> SchedulerNeed:
+    return SchedulerNeed(
+        token_budget=shape.token_budget,
+        max_num_seqs=shape.max_num_seqs,
+        max_len=shape.max_model_len,
+        block_size=shape.block_size,
+        num_blocks=shape.num_blocks,
+        chunked_prefill=shape.chunked_prefill,
+    )
 
 
 def _facts(shape: EngineShape) -> EngineConfig:

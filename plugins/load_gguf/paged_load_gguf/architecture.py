@@ -203,7 +203,7 @@ def _with_frequencies(spec: ModelSpec, metadata: ModelMetadata) -> ModelSpec:
 
 
 def _dtype(file: GgufFile) -> str:
-    """What the matrices want to run in: their own type, or bfloat16 once anything is quantised (it holds fewer bits)."""
+    """What the matrices want to run in: their own type, or bfloat16 once anything is quantised (fewer bits)."""
     types = frozenset(tensor.type_name for tensor in file.tensors.values() if len(tensor.shape) > 1)
     plain = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
     if types <= plain.keys():
