@@ -4,7 +4,8 @@
     StepResult  executor -> ledger: sampled tokens and what was asked along with them
     Batch       executor -> attention: the same step as arrays on the device side
 
-Order inside a step: swap-outs, block copies, swap-ins, writes (design 4b.5).
+Order inside a step: swap-outs, swap-ins, block copies, writes. A gang that returns and decodes in one step copies its
+shared last block, which has only just come back: copies follow swap-ins.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class StepPlan:
     changed_rows: NDArray[np.int32]
     num_candidates: NDArray[np.int32] | None = None
     swap_out: list[SwapPair] = field(default_factory=list)
-    copies: list[BlockCopy] = field(default_factory=list)
     swap_in: list[SwapPair] = field(default_factory=list)
+    copies: list[BlockCopy] = field(default_factory=list)
     started: list[RowStart] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     prompt_rows: list[PromptRows] = field(default_factory=list)

@@ -48,6 +48,13 @@ class Tokenizer(Protocol):
         """Text of ids; incomplete UTF-8 becomes U+FFFD."""
         ...
 
+    def token_text(self, token_id: int) -> str:
+        """One token as people read it beside its log-probability: leading space kept, control tokens spelled out.
+
+        A token that is only part of a character reads `bytes:\\xf0\\x9f`, so that no two such tokens look alike.
+        """
+        ...
+
     def is_special(self, token_id: int) -> bool:
         """Whether the id is a control token that `skip_special_tokens` drops."""
         ...

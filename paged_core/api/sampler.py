@@ -34,7 +34,8 @@ class SamplerNeed:
 
 @dataclass(slots=True)
 class Samples:
-    """Result of one `sample`: tokens int32 [draws]; logprobs per draw that asked; failed draws with a reason."""
+    """Result of one `sample`: tokens int32 [draws] (0 where failed); logprobs per draw that asked; failed draws with a
+    reason. `candidates` are taken after bias and penalties, masked tokens left out; `logprobs` before."""
 
     tokens: NDArray[np.int32]
     logprobs: dict[int, TopLogprobs] = field(default_factory=dict)

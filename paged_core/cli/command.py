@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,7 +29,9 @@ class Command(click.Command):
         self._action = action
 
     def invoke(self, ctx: click.Context) -> int | None:
-        """Run the action."""
+        """Run the action. Warnings and news (a download, a first compilation) are told on stderr."""
+        logging.basicConfig(format="%(message)s", level=logging.WARNING)
+        logging.getLogger("paged_core.news").setLevel(logging.INFO)
         return self._action(ctx.params)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -8,7 +8,6 @@ import click
 
 from paged_core.cli.command import Command
 from paged_core.cli.options import engine_flags, engine_options
-from paged_core.cli.report import note
 from paged_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def inspect(parameters: Mapping[str, Any]) -> None:
 
     settings = Settings.load(**engine_flags(parameters))
     plugins = bootstrap(settings)
-    model = locate(settings, plugins, note)
+    model = locate(settings, plugins)
     need = executor_need(settings, plugins, model)
     chosen = choose(settings, plugins, need)
     executor = plugins.create("executor", chosen["executor"], need)
@@ -56,7 +55,7 @@ def spec_rows(spec: ModelSpec) -> list[tuple[str, str]]:
         ("layers", f"{spec.num_layers}, hidden size {spec.hidden_size:,}, feed-forward {spec.intermediate_size:,}"),
         ("heads", f"{spec.num_heads} query, {spec.num_kv_heads} key/value, {spec.head_dim} wide"),
         ("max length", f"{spec.max_position:,} tokens"),
-        ("stored as", spec.dtype),
+        ("prefers", spec.dtype),
     ]
     windows = {window for window in spec.windows if window is not None}
     if windows:

@@ -22,13 +22,11 @@ Does nothing when they are there already.
 
 def pull(parameters: Mapping[str, Any]) -> None:
     """Pull and print where the files are."""
-    from paged_core.api.loader import LoaderNeed
+    from paged_core.engine.assemble import find_loader
     from paged_core.plugins import bootstrap
 
     settings = Settings.load(**engine_flags(parameters))
-    plugins = bootstrap(settings)
-    need = LoaderNeed(settings.model)
-    loader = plugins.create("loader", plugins.select("loader", settings.loader, need).provider.name, need)
+    _, loader = find_loader(settings, bootstrap(settings))
     click.echo(loader.pull(note))
 
 

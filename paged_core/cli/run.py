@@ -39,7 +39,6 @@ def open_llm(settings: Mapping[str, Any]) -> LLM:
 
 def run(parameters: Mapping[str, Any]) -> int:
     """Dispatch on what was given."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("paged_core").setLevel(logging.INFO if parameters["verbose"] else logging.WARNING)
     _refuse_nonsense(parameters)
     if parameters["input"] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,13 +25,14 @@ from paged_core.plugins import bootstrap
 from paged_core.settings import Settings, cache_dir, memory_limit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from paged_core.api.clock import Clock
     from paged_core.api.executor import Executor
     from paged_core.api.loader import Loader, Tokenizer
     from paged_core.api.model import ModelSpec
     from paged_core.plugins import Plugins
+
+news = logging.getLogger("paged_core.news")
+"""What a person at a terminal should know while waiting (a download, a first compilation). The commands show it."""
 
 _BUDGET = {"cpu": 512, "cuda": 8192}  # tokens a step: a CPU step of 512 tokens keeps streams moving (case S07)
 
@@ -105,12 +107,17 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
     return Assembly(engine, plugins, watch.seconds)
 
 
-def locate(settings: Settings, plugins: Plugins, progress: Callable[[str], None] | None = None) -> Model:
-    """Choose a loader, make the model's files local, read spec and tokenizer."""
+def find_loader(settings: Settings, plugins: Plugins) -> tuple[str, Loader]:
+    """The loader that fits the model's name, and its plugin's name. Nothing is opened or downloaded yet."""
     need = LoaderNeed(settings.model, str(cache_dir()))
     name = plugins.select("loader", settings.loader, need).provider.name
-    loader: Loader = plugins.create("loader", name, need)
-    loader.pull(progress)
+    return name, plugins.create("loader", name, need)
+
+
+def locate(settings: Settings, plugins: Plugins) -> Model:
+    """Choose a loader, make the model's files local, read spec and tokenizer. Downloads are told on `news`."""
+    name, loader = find_loader(settings, plugins)
+    loader.pull(news.info)
     return Model(settings.model, name, loader, loader.spec(), loader.tokenizer())
 
 

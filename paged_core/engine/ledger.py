@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.api.batch import RowStart, StepPlan, StepResult
-from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, spread
+from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, share_out, spread
 from paged_core.engine.audit import audit
 from paged_core.engine.queues import Queues
 from paged_core.engine.stepplan import StepPlanBuilder
@@ -217,12 +217,8 @@ class Ledger:
         return rows if copies else rows[self.rows.num_computed[rows] % self.allocator.block_size == 0]
 
     def _grow_run(self, run: Run, builder: StepPlanBuilder, moves: _Moves) -> None:
-        live = run.group.live
-        left = run.num_tokens
         caught_up = run.num_tokens == run.group.gap
-        for seq, own in spread(live):
-            num = min(own, left)
-            left -= num
+        for seq, num in share_out(spread(run.group.live), run.num_tokens):
             if num == 0:
                 continue
             copies = self.allocator.grow(seq, num)

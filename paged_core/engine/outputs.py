@@ -144,4 +144,4 @@ def logprob_entry(top: TopLogprobs, i: int, token: int, tokenizer: Tokenizer) ->
 
 
 def _logprob(value: float, rank: int, token: int, tokenizer: Tokenizer) -> Logprob:
-    return Logprob(max(value, -9999.0), rank, tokenizer.decode([token], skip_special_tokens=False))
+    return Logprob(max(value, -9999.0), rank, tokenizer.token_text(token))

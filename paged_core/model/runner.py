@@ -1,6 +1,6 @@
 """Runner: one StepPlan through decoder and sampler on one device. Executors wrap it.
 
-Moves run first, in the order of the contract: swap-outs, block copies, swap-ins; then the forward pass writes.
+Moves run first, in the order of the contract: swap-outs, swap-ins, block copies; then the forward pass writes.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Runner:
     def _move(self, plan: StepPlan) -> None:
         if plan.swap_out:
             self._attention.swap_blocks(self._caches, self._host_caches, plan.swap_out)
-        if plan.copies:
-            self._attention.copy_blocks(self._caches, plan.copies)
         if plan.swap_in:
             self._attention.swap_blocks(self._host_caches, self._caches, plan.swap_in)
+        if plan.copies:
+            self._attention.copy_blocks(self._caches, plan.copies)
 
     def _forward(self, plan: StepPlan) -> Tensor:
         """Hidden states [tokens, hidden] after the last norm."""

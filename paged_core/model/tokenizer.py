@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paged_core.errors import RequestError
 from paged_core.model.chat_template import ChatTemplate
+from paged_core.model.token_text import token_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,6 +53,7 @@ class TextTokenizer:
         special = {token_id for token_id, token in added.items() if token.special}
         self._special_ids = frozenset(special | facts.special_token_ids)
         self._hidden_ids = facts.special_token_ids - special  # special to the model, not to `tokenizers`
+        self._byte_level = b'"ByteLevel"' in tokenizer.decoder.__getstate__() if tokenizer.decoder else False
         self._chat = ChatTemplate(facts.chat_templates, facts.special_tokens)
         self.vocab_size: int = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.bos_token_id = facts.bos_token_id
@@ -81,6 +83,13 @@ class TextTokenizer:
             return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         except OverflowError as error:
             raise RequestError("a token id is negative or too large to be one", "token_ids") from error
+
+    def token_text(self, token_id: int) -> str:
+        """One token as people read it; part of a character reads `bytes:\\xf0\\x9f`. "" for an id without a token."""
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None or self.is_special(token_id):
+            return token or ""
+        return token_text(token, byte_level=self._byte_level)
 
     def is_special(self, token_id: int) -> bool:
         """Whether the id is a control token that `skip_special_tokens` drops."""

@@ -56,11 +56,11 @@ class ShadowExecutor(Executor):
         assert self._tables is not None
         for src, dst in plan.swap_out:
             self._host[dst] = self._pool[src]
+        for src, dst in plan.swap_in:
+            self._pool[dst] = self._host[src]
         if plan.copies:
             sources = [src for src, _ in plan.copies]
             self._pool[[dst for _, dst in plan.copies]] = self._pool[sources]
-        for src, dst in plan.swap_in:
-            self._pool[dst] = self._host[src]
         if self.keep_plans:
             self.plans.append(plan)
         self._write(plan)

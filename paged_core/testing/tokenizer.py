@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paged_core.errors import RequestError
+from paged_core.model.token_text import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,10 @@ class ByteTokenizer:
         special = {256: b"" if skip_special_tokens else b"</s>", 257: b"" if skip_special_tokens else b"<s>"}
         joined = b"".join(special[i] if i in special else self._bytes.get(i, b"") for i in map(int, token_ids))
         return joined.decode("utf-8", errors="replace")
+
+    def token_text(self, token_id: int) -> str:
+        """The piece; part of a character as `bytes:\\xNN`."""
+        return bytes_text(self._bytes.get(token_id, self.decode([token_id], skip_special_tokens=False).encode()))
 
     def is_special(self, token_id: int) -> bool:
         """EOS and BOS."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
 from paged_attn_cpu.vectors import kernel
 
 log = logging.getLogger(__name__)
+news = logging.getLogger("paged_core.news")
+_SLOW_S = 1.0  # loading from the compile cache takes less
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
 
@@ -136,6 +139,9 @@ def source_digest() -> str:
 def compile_native(function: Any) -> Any:
     """A `numba.cfunc` of void(int64*), from the disk cache when there is one. Without a usable cache: one warning."""
     signature = types.void(types.CPointer(types.int64))
+    told = threading.Timer(_SLOW_S, news.info, ["compiling attention kernels for this processor (first run only)"])
+    told.daemon = True
+    told.start()
     try:
         return numba.cfunc(signature, cache=True, error_model="numpy")(function)
     except (OSError, RuntimeError) as error:
@@ -145,3 +151,5 @@ def compile_native(function: Any) -> Any:
             error,
         )
         return numba.cfunc(signature, cache=False, error_model="numpy")(function)
+    finally:
+        told.cancel()

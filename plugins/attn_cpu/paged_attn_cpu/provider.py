@@ -23,7 +23,7 @@ class CpuAttentionSettings(PluginSettings):
     """Settings of attn_cpu."""
 
     threads: int = Field(0, ge=0, description="threads for attention; 0 = as many as torch uses")
-    cache_dir: str | None = Field(None, description="folder for compiled kernels; unset = numba's own choice")
+    cache_dir: str | None = Field(None, description="folder for compiled kernels; unset = the engine's cache folder")
 
 
 class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
@@ -63,8 +63,9 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
         """Compile (or load from the compile cache) the kernels for the need's dtypes and bind a backend."""
         import torch
 
-        if settings.cache_dir is not None:
-            use_cache_dir(settings.cache_dir)
+        folder = settings.cache_dir or (need.cache_dir and str(Path(need.cache_dir) / "kernels"))
+        if folder:
+            use_cache_dir(folder)
         from paged_attn_cpu.backend import CpuAttention
 
         return CpuAttention(need, settings.threads or torch.get_num_threads())
