@@ -150,7 +150,7 @@ def test_probe_tells_folders_ids_and_the_rest(folder, tmp_path):
     (tmp_path / "file").write_text("")
     for model in (str(tmp_path / "file"), "name", "a/b/c", "../x", "nul\0", "x" * 5000):
         assert not probe(LoaderNeed(model)).ok
-    assert "'registry'" in probe(LoaderNeed("org/name", frozenset({"registry"}))).reasons[0]
+    assert "'registry'" in probe(LoaderNeed("org/name", required=frozenset({"registry"}))).reasons[0]
 
 
 def test_a_hub_model_that_is_not_here_is_one_line(open_loader, monkeypatch, tmp_path):
