@@ -167,7 +167,7 @@ class Plugins:
         if not fits and not losers:
             raise UnknownPluginError(f"no {title} is installed; `paged-core plugins` lists what is")
         if not fits:
-            raise PluginUnfitError("\n".join([f"no {title} fits here:", *losers]))
+            raise PluginUnfitError(f"no {title} fits here: {'; '.join(losers)}")
         chosen, chooser = self._host_choice(kind, need, verdicts) or (fits[0], "")
         _log_choice(chosen, chooser, verdicts, faults)
         return chosen
