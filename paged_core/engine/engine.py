@@ -139,7 +139,7 @@ class Engine:
         if group is not None:
             need, pool = group.num_tokens, self.facts.kv_tokens
             message = f"the sequence needs room for {need} tokens and the whole KV pool holds {pool}: ended early"
-            log.warning("request %s: %s", group.id, message)
+            log.info("request %s: %s", group.id, message)
             return self._done([self._emitter.finish(group, "length", view.now, message)])
         if self._idle_since is None:
             self._idle_since = view.now
@@ -165,6 +165,8 @@ class Engine:
         return self._done([self._emitter.finish(group, reason, self._clock.now(), error)])[0]
 
     def _done(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
+        for group in self._ledger.take_ended():
+            self._scheduler.forget(group)
         for output in outputs:
             if output.finished:
                 self._deadlines.pop(output.request_id, None)

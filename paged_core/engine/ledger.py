@@ -54,6 +54,7 @@ class Ledger:
         self.num_cached: dict[str, int] = {}  # group id -> tokens of its first admission found in the prefix cache
         self._preemption = preemption
         self._ended_rows: list[int] = []
+        self._ended_groups: list[Group] = []
         self._seeds: dict[str, int] = {}
         self._warned_no_host_room = False
 
@@ -147,6 +148,11 @@ class Ledger:
             return group if view.scratch.need(group, view.scratch.gap(group)) > view.scratch.free else None
         return None
 
+    def take_ended(self) -> list[Group]:
+        """Groups that ended since the last call, for the scheduler to forget."""
+        ended, self._ended_groups = self._ended_groups, []
+        return ended
+
     # -- leaving and coming back ----------------------------------------------------------------------------------
 
     def _evict(self, group: Group, moves: _Moves) -> None:
@@ -239,6 +245,7 @@ class Ledger:
 
     def _remove(self, group: Group) -> None:
         rows = self.queues.remove(group)
+        self._ended_groups.append(group)
         for row in rows:
             self.prompt_due.pop(row, None)
         self._ended_rows += rows

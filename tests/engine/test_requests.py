@@ -356,3 +356,30 @@ def test_a_closed_engine_refuses_work_and_closes_twice(shadow):
     engine.close()
     with pytest.raises(EngineDeadError, match="closed"):
         engine.step()
+
+
+def test_a_scheduler_is_told_to_forget_every_group_once_however_it_ended(plugins):
+    forgotten = []
+
+    class Recorder(PreemptNow):
+        def forget(self, group):
+            forgotten.append(group.id)
+            super().forget(group)
+
+    shape = EngineShape(num_blocks=6, block_size=4)
+    engine = build_engine(
+        ShadowExecutor(4),
+        shape,
+        plugins=plugins,
+        wrap_scheduler=lambda inner: Recorder(inner, lambda step, group: False),
+    )
+    engine.add_request("done", [1, 2], greedy(2))
+    engine.add_request("late", [1, 2], greedy(9), deadline=0.0)
+    while engine.has_unfinished:
+        engine.step()
+    engine.add_request("outgrows", [1] * 10, greedy(40))
+    while engine.has_unfinished:
+        engine.step()
+    engine.add_request("waiting", [1, 2], greedy(2))
+    engine.abort(["waiting"])
+    assert forgotten == ["late", "done", "outgrows", "waiting"]
