@@ -1,0 +1,78 @@
+"""Selection: which plugins of which kinds this run judges, and the candidates it hands to fixtures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from paged_conformance.candidate import Candidate
+from paged_core.api.provider import KINDS
+from paged_core.errors import PagedError
+from paged_core.plugins import bootstrap
+from paged_core.settings import Settings, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Selection:
+    """The candidates by kind and name. Without any name, every registered plugin of every kind is judged.
+
+    Raises pytest.UsageError for a name that is not registered, and for settings or a development plugin that cannot
+    be loaded. The prefix of the kind may be left out of a name.
+    """
+
+    def __init__(
+        self, chosen: Mapping[str, Sequence[str]], modules: Sequence[str], *, device: str, quick: bool
+    ) -> None:
+        try:
+            self.plugins = bootstrap(Settings.load(plugin_modules=tuple(modules)))
+        except PagedError as error:
+            raise pytest.UsageError(str(error)) from error
+        self.device = device
+        self.quick = quick
+        everything = not any(chosen.values())
+        problems: list[str] = []
+        self._candidates: dict[str, dict[str, Candidate]] = {}
+        for kind in KINDS:
+            names = [record.name for record in self.plugins.of_kind(kind)] if everything else chosen.get(kind, ())
+            self._candidates[kind] = self._resolve(kind, names, problems)
+        if problems:
+            raise pytest.UsageError("\n".join(problems))
+
+    def names(self, kind: str) -> list[str]:
+        """Names of the candidates of `kind`, in the order in which they were named."""
+        return list(self._candidates[kind])
+
+    def candidate(self, kind: str, name: str) -> Candidate:
+        """One of `names(kind)`."""
+        return self._candidates[kind][name]
+
+    def all(self) -> list[Candidate]:
+        """Every candidate, kind by kind."""
+        return [candidate for by_name in self._candidates.values() for candidate in by_name.values()]
+
+    def _resolve(self, kind: str, names: Sequence[str], problems: list[str]) -> dict[str, Candidate]:
+        found = {}
+        for name in names:
+            for full in (name, KINDS[kind].prefix + name):
+                record = self.plugins.records.get(full)
+                if record is not None and record.kind == kind:
+                    found[full] = Candidate(record, self.plugins, self.device, self.quick)
+                    break
+            else:
+                problems.append(self._unknown(kind, name))
+        return found
+
+    def _unknown(self, kind: str, name: str) -> str:
+        info = KINDS[kind]
+        for fault in self.plugins.faults:
+            if fault.name in (name, info.prefix + name):
+                return f"--paged-{kind} {name}: {fault.reason}"
+        known = [record.name for record in self.plugins.of_kind(kind)]
+        shorts = [each.removeprefix(info.prefix) for each in known]
+        return (
+            f"--paged-{kind} {name}: no such {info.title}{did_you_mean(name, known + shorts)} "
+            f"Registered: {', '.join(known) or 'none'}"
+        )
