@@ -247,14 +247,17 @@ FCFS = frozenset({"returners_first", "in_order", "newest_leaves"})
 
 
 def _able(seen: Seen) -> str | None:
-    """A group that the scratch, as the scheduler left it, would still let run within budget and cap."""
+    """A group that the scratch, as the scheduler left it, would still let run within budget and cap.
+
+    When nobody runs, the first of the preempted groups is asked alone: where it cannot fit, the engine ends it.
+    """
     if seen.scratch.taken:
         return next(iter(seen.scratch.taken)).id
     for group in seen.running:
         if group not in seen.decision.preempt and _fits(seen, group):
             return group.id
     if not seen.running and not seen.decision.preempt:
-        for group in (*seen.preempted, *seen.waiting):
+        for group in seen.preempted[:1] or seen.waiting:
             if group.num_reserved_rows <= seen.view.num_free_seqs and _fits(seen, group, whole=True):
                 return group.id
     return None
