@@ -1,0 +1,142 @@
+"""State machine: any sequence of calls, checked against the set-based model after every one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from paged_conformance.marks import layer
+from paged_conformance.oracles.allocator_plan import Plan
+from paged_conformance.oracles.allocator_world import Origin, Shape, World
+
+if TYPE_CHECKING:
+    from paged_conformance.candidate import Candidate
+    from paged_core.api.request import Group, Sequence
+
+pytestmark = layer("laws")
+
+SMALL_SIZES = (1, 2, 3, 4, 5)
+PICK = st.integers(0, 1000)
+MAX_ROWS = 8
+
+
+class AllocatorMachine(RuleBasedStateMachine):
+    """Calls of the ledger in any order; `World` checks each. A stranger's optional capabilities switch rules off."""
+
+    candidate: Candidate
+
+    @initialize(data=st.data(), blocks=st.integers(1, 14), host=st.integers(0, 8), cache=st.booleans())
+    def begin(self, data: st.DataObject, blocks: int, host: int, cache: bool) -> None:
+        alloc = self.candidate
+
+        def shape(size: int) -> Shape:
+            return Shape(blocks, size, host if alloc.has("swap") else 0, MAX_ROWS, max(4, 40 // (size or 4)), cache)
+
+        fitting = [size for size in SMALL_SIZES if alloc.fit(shape(size).need(alloc)).ok]
+        self.world = World(alloc, shape(data.draw(st.sampled_from(fitting or [0]))))
+        self.groups: list[Group] = []
+        self.away: list[Group] = []
+
+    def can(self, capability: str) -> bool:
+        return self.candidate.has(capability)
+
+    def resident(self) -> list[Sequence]:
+        return [seq for group in self.groups for seq in group.live]
+
+    def pick(self, number: int) -> Sequence:
+        seqs = self.resident()
+        return seqs[number % len(seqs)]
+
+    @precondition(lambda self: self.world.free_rows)
+    @rule(
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14),
+        origin=st.sampled_from([Origin(), Origin(), Origin(salt="s"), Origin(adapter="s"), Origin(cold=True)]),
+    )
+    def open(self, tokens: list[int], origin: Origin) -> None:
+        seq = self.world.seq(tokens, origin)
+        self.world.open(seq)
+        self.groups.append(self.world.group(seq))
+
+    @precondition(lambda self: self.groups)
+    @rule(number=PICK, part=st.integers(1, 14))
+    def compute(self, number: int, part: int) -> None:
+        seq = self.pick(number)
+        if seq.gap:
+            self.world.compute(seq, min(part, seq.gap))
+
+    @precondition(lambda self: self.groups)
+    @rule(number=PICK, token=st.integers(0, 1))
+    def sample(self, number: int, token: int) -> None:
+        group = self.groups[number % len(self.groups)]
+        if all(seq.gap == 0 and seq.num_tokens < self.world.rows.max_len for seq in group.live):
+            for position, seq in enumerate(group.live):
+                self.world.append(seq, (token + position) % 2)
+
+    @precondition(lambda self: any(group.decoding for group in self.groups))
+    @rule(number=PICK)
+    def decode_all(self, number: int) -> None:
+        groups = [group for group in self.groups if group.decoding][: number % 3 + 1]
+        plan = Plan(self.world, groups)
+        if plan.take_decodes():
+            plan.apply()
+
+    @precondition(lambda self: self.can("fork") and self.groups and self.world.free_rows)
+    @rule(number=PICK, back=st.integers(0, 6))
+    def fork(self, number: int, back: int) -> None:
+        parent = self.pick(number)
+        if parent.num_computed > back:
+            at = parent.num_computed - back if back else None
+            child = self.world.fork(parent, at)
+            next(group for group in self.groups if parent in group.live).sequences.append(child)
+
+    @precondition(lambda self: self.groups or self.away)
+    @rule(number=PICK)
+    def free(self, number: int) -> None:
+        seqs = [seq for group in (*self.groups, *self.away) for seq in group.live]
+        self.world.free_seq(seqs[number % len(seqs)])
+        self.groups = [group for group in self.groups if group.live]
+        self.away = [group for group in self.away if group.live]
+
+    @precondition(lambda self: self.can("shrink") and self.groups)
+    @rule(number=PICK, keep=st.integers(0, 14))
+    def shrink(self, number: int, keep: int) -> None:
+        seq = self.pick(number)
+        if seq.num_computed > 1:
+            self.world.shrink(seq, max(1, min(keep, seq.num_computed)))
+
+    @precondition(lambda self: self.can("swap") and self.groups)
+    @rule(number=PICK)
+    def swap_out(self, number: int) -> None:
+        group = self.groups[number % len(self.groups)]
+        if self.world.swap_out(group) is not None:
+            self.groups.remove(group)
+            self.away.append(group)
+
+    @precondition(lambda self: self.away)
+    @rule(number=PICK)
+    def swap_in(self, number: int) -> None:
+        group = self.away[number % len(self.away)]
+        if self.world.swap_in(group) is not None:
+            self.away.remove(group)
+            self.groups.append(group)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            self.world.drain()
+
+
+def test_any_sequence_of_calls_agrees_with_the_set_based_model(alloc: Candidate) -> None:
+    members: dict[str, Any] = {"candidate": alloc}
+    run_state_machine_as_test(
+        type("Machine", (AllocatorMachine,), members),
+        settings=settings(
+            max_examples=25 if alloc.quick else 120,
+            stateful_step_count=30,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
