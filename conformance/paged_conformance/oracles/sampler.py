@@ -55,13 +55,13 @@ def distribution(values: NDArray[np.float64], params: SamplingParams) -> NDArray
     shares = weights[best_first] / weights.sum()
     reached_before = np.cumsum(shares) - shares
     weights[best_first[reached_before >= params.top_p]] = 0.0
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """Log-probabilities along the last axis, in float64."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)), dtype=np.float64)
 
 
 def chi_square(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> tuple[float, float]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paged_conformance.benches.examples import bounded
 from paged_conformance.benches.sampler import EOS, VOCAB, Row, SamplerBench, params, spread
 from paged_conformance.marks import layer, requires
-from paged_conformance.benches.examples import bounded
 
 pytestmark = layer("laws")
 
