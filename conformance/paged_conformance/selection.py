@@ -33,6 +33,7 @@ class Selection:
         self.device = device
         self.quick = quick
         everything = not any(chosen.values())
+        self._reasons: dict[tuple[str, str], tuple[str, ...]] = {}
         problems: list[str] = []
         self._candidates: dict[str, dict[str, Candidate]] = {}
         for kind in KINDS:
@@ -52,6 +53,13 @@ class Selection:
     def all(self) -> list[Candidate]:
         """Every candidate, kind by kind."""
         return [candidate for by_name in self._candidates.values() for candidate in by_name.values()]
+
+    def reasons_not_run(self, candidate: Candidate) -> tuple[str, ...]:
+        """`candidate.reasons_not_run()`, asked once."""
+        key = (candidate.kind, candidate.name)
+        if key not in self._reasons:
+            self._reasons[key] = candidate.reasons_not_run()
+        return self._reasons[key]
 
     def _resolve(self, kind: str, names: Sequence[str], problems: list[str]) -> dict[str, Candidate]:
         found = {}
