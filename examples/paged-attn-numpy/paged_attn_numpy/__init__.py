@@ -32,10 +32,11 @@ class Span(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What all layers of a step share. `written` int64 [tokens]: the slot that each token's key and value go to."""
+    """What all layers share: token `tokens[i]` is written to slot `slots[i]`; those without a slot (-1) are left out."""
 
     spans: list[Span]
-    written: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    slots: NDArray[np.int64]
 
 
 class NumpyAttention(Attention):
@@ -58,19 +59,22 @@ class NumpyAttention(Attention):
             blocks = batch.tables[batch.rows[i], : -(-length // size)].astype(np.int64)  # slots may pass 2**31
             slots = (blocks[:, None] * size + np.arange(size)).reshape(-1)[:length]
             spans.append(Span(int(batch.query_start[i]), int(batch.query_start[i + 1]), slots))
-        return Plan(spans, batch.slots[: batch.num_tokens].copy())
+        tokens = np.flatnonzero(batch.slots[: batch.num_tokens] >= 0)
+        return Plan(spans, tokens, batch.slots[tokens])
 
     def forward(
         self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: Plan, out: Tensor
     ) -> Tensor | None:
         """Write, then attend: a token sees itself. The arrays are views of the tensors; nothing is converted."""
         keys, values = kv.flatten(1, 2).numpy()  # each [slots, kv_heads, head_dim]
-        keys[plan.written] = k.numpy() / layer.k_scale
-        values[plan.written] = v.numpy() / layer.v_scale
+        keys[plan.slots] = k.numpy()[plan.tokens] / layer.k_scale
+        values[plan.slots] = v.numpy()[plan.tokens] / layer.v_scale
         lse = q.new_empty(q.shape[:2]) if "lse" in self._need.required else None
         for span in plan.spans:
-            rows = slice(span.begin, span.end)
-            attended, sums = self._attend(layer, q.numpy()[rows], keys[span.slots], values[span.slots])
+            rows, slots = slice(span.begin, span.end), span.slots
+            if layer.window is not None:  # what every query has left behind is not even read
+                slots = slots[max(0, len(slots) - (span.end - span.begin) - layer.window + 1) :]
+            attended, sums = self._attend(layer, q.numpy()[rows], keys[slots], values[slots])
             out.numpy()[rows] = attended * layer.v_scale
             if lse is not None:
                 lse.numpy()[rows] = sums
@@ -91,7 +95,7 @@ class NumpyAttention(Attention):
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """q [queries, heads, head_dim]; k, v [length, kv_heads, head_dim] -> out like q, log-sum-exp [queries, heads].
 
-        The queries are the last ones of the sequence. Consecutive heads share a key-value head.
+        The queries are the last of these positions. Consecutive heads share a key-value head.
         """
         num, heads, dim = q.shape
         length, kv_heads, _ = k.shape

@@ -27,23 +27,21 @@ class SjfScheduler(Scheduler):
     def decide(self, view: View) -> Decision:
         """Run what runs, evicting where memory is short; let others in only when everyone could go on."""
         plan, left = Decision(), view.token_budget
-        queue, owing = sorted(view.running, key=lambda group: self.length(view, group)), view.num_decode_tokens
-        if owing <= left and view.scratch.take_decodes():  # the usual step: all decodes at once, then the prompts
-            plan.decode_all, left, owing = owing > 0, left - owing, 0
+        queue = sorted(view.running, key=lambda group: self.length(view, group))
+        if view.num_decode_tokens <= left and view.scratch.take_decodes():  # the usual step: all decodes at once
+            plan.decode_all, left = view.num_decode_tokens > 0, left - view.num_decode_tokens
             queue = [group for group in queue if group in view.prefilling]
         all_went_on = True
         while queue:
-            group = queue.pop(0)
-            owing -= len(group.live) if group.decoding else 0
-            num = self.share(view, group, left - owing)  # a prompt leaves enough for the decodes behind it
+            group = queue.pop(next((i for i, group in enumerate(queue) if group.decoding), 0))  # decodes, then prompts
+            num = self.share(view, group, left)
             while num and not view.scratch.take(group, num):
                 all_went_on = False
                 if not queue:  # nobody is left to make room: it waits; should it be alone, the engine ends it
                     num = 0
                     break
-                plan.preempt.append(victim := queue.pop())
-                view.scratch.give_back(victim)
-                owing -= len(victim.live) if victim.decoding else 0
+                plan.preempt.append(queue.pop())
+                view.scratch.give_back(plan.preempt[-1])
             if num:
                 plan.run.append(Run(group, num))
                 left -= num
@@ -76,7 +74,7 @@ class SjfScheduler(Scheduler):
         """Tokens that may run out of `left`: all, or a chunk of a prompt. A decoding gang is never cut."""
         gap = view.scratch.gap(group)
         whole = gap == len(group.live) or not (self._chunked or gap > view.token_budget)
-        return gap if gap <= left else 0 if whole else max(0, left)
+        return gap if gap <= left else 0 if whole else left
 
     def rest(self, view: View, group: Group, num_taken: int) -> int:
         """Blocks that the rest of a prompt will need."""

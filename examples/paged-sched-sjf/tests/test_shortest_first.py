@@ -13,6 +13,7 @@ from paged_core.testing.shadow import ShadowExecutor
 
 if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate
+
     from paged_core.api.scheduler import Scheduler
     from paged_core.engine.engine import Engine
 
@@ -43,7 +44,7 @@ def order_of_ends(running: Engine, prompts: dict[str, str]) -> tuple[list[str], 
 def finish(running: Engine) -> tuple[list[str], dict[str, list[int]]]:
     """Run until nothing is left."""
     ends, tokens = [], {}
-    while running.has_unfinished_requests():
+    while running.has_unfinished:
         for output in running.step():
             if output.finished:
                 ends.append(output.request_id)
