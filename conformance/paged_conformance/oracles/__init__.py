@@ -1,0 +1,1 @@
+"""What the suite compares plugins with: plain models, one file a kind, slow and obvious on purpose."""
