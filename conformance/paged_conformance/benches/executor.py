@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paged_core.api.allocator import BlockCopy, SwapPair
 from paged_core.api.attention import AttentionNeed
 from paged_core.api.batch import RowStart, StepPlan
 from paged_core.api.executor import ExecutorNeed
@@ -57,9 +58,9 @@ class Running:
 class Moves:
     """Block moves of one step, as (source, target) pairs."""
 
-    swap_out: list[tuple[int, int]] = field(default_factory=list)
-    swap_in: list[tuple[int, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    swap_out: Sequence[tuple[int, int]] = ()
+    swap_in: Sequence[tuple[int, int]] = ()
+    copies: Sequence[tuple[int, int]] = ()
 
 
 def need_for(candidate: Candidate, spec: ModelSpec, names: Mapping[str, str], model: str) -> ExecutorNeed:
@@ -139,9 +140,9 @@ class ExecutorBench:
             sample_rows=_int32([order[i].row for i in drawing]),
             sample_positions=_int32([spans[i].stop for i in drawing]),
             changed_rows=_int32(changed),
-            swap_out=list(moves.swap_out),
-            swap_in=list(moves.swap_in),
-            copies=list(moves.copies),
+            swap_out=[SwapPair(*pair) for pair in moves.swap_out],
+            swap_in=[SwapPair(*pair) for pair in moves.swap_in],
+            copies=[BlockCopy(*pair) for pair in moves.copies],
             started=[_start(each) for each in order if not each.started],
             ended=list(ended),
         )

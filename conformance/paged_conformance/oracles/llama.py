@@ -87,11 +87,13 @@ class PlainLlama:
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
         mean_square = x.pow(2).mean(-1, keepdim=True)
-        return x * torch.rsqrt(mean_square + self._config["rms_norm_eps"]) * self._weights[f"{name}.weight"]
+        epsilon: float = self._config["rms_norm_eps"]
+        return x * torch.rsqrt(mean_square + epsilon) * self._weights[f"{name}.weight"]
 
     def _feed_forward(self, at: str, x: Tensor) -> Tensor:
         gate, up, down = (self._weights[f"{at}{part}.weight"] for part in ("gate", "up", "down"))
-        return (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+        inner: Tensor = torch.nn.functional.silu(x @ gate.T) * (x @ up.T)
+        return inner @ down.T
 
     def _attention(self, at: str, x: Tensor) -> Tensor:
         length = len(x)
@@ -104,7 +106,7 @@ class PlainLlama:
         k, v = (part.repeat_interleave(heads // kv_heads, dim=0) for part in (k, v))
         scores = q @ k.transpose(1, 2) / self._config["head_dim"] ** 0.5
         scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -torch.inf)
-        mixed = (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, -1)
+        mixed: Tensor = (scores.softmax(-1) @ v).transpose(0, 1).reshape(length, -1)
         return mixed @ self._weights[f"{at}o.weight"].T
 
     def _rotated(self, x: Tensor) -> Tensor:
