@@ -1,7 +1,7 @@
 # Two commands do everything on a machine that has Python and make:
 #
 #   make run  PROMPT="..."     installs into .venv, obtains the default model, answers the prompt
-#   make test                  installs the dev extra too and runs the whole test suite
+#   make test                  installs the dev extra too, runs all tests and judges every plugin (docs/conformance.md)
 #
 # Overrides: PYTHON=python3.12  VENV=.venv312  MODEL=name-or-path  WORKERS=4  PYTEST_ARGS="-k name"
 #            TORCH_INDEX_URL=<index>   where torch itself comes from (README, "Installing torch")
@@ -16,7 +16,7 @@ TORCH_INDEX_URL ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
-TYPED := paged_core $(wildcard plugins/*/paged_*)
+TYPED := paged_core conformance/paged_conformance $(wildcard plugins/*/paged_*)
 
 # Through the environment, so that quotes in a prompt need no second quoting.
 export PROMPT
@@ -62,11 +62,13 @@ run: $(VENV)/.stamp-run
 	@$(BIN)/paged-core pull $(MODEL)
 	@$(BIN)/paged-core run --model $(MODEL) "$$PROMPT"
 
-# Each worker gets one thread: two workers with two threads each fight over two cores.
+# Each worker gets one thread: two workers with two threads each fight over two cores. The conformance suite is among
+# the test paths; --paged-quick shortens it.
 test: $(VENV)/.stamp-dev
 	@$(BIN)/paged-core pull smollm2-135m || \
 	  echo "make test: smollm2-135m could not be obtained (reason above); tests marked 'model' will be SKIPPED" >&2
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --paged-quick \
+	  $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp-dev
 	$(BIN)/ruff check .
@@ -83,4 +85,4 @@ typecheck: $(VENV)/.stamp-dev
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
-	find paged_core plugins tests -name __pycache__ -prune -exec rm -rf {} +
+	find paged_core plugins conformance tests -name __pycache__ -prune -exec rm -rf {} +

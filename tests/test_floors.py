@@ -152,6 +152,7 @@ def module_name(path: Path, base: Path) -> str:
 
 CORE = sorted((ROOT / "paged_core").rglob("*.py"))
 CORE_FLOORS = [path for path in CORE if path != ROOT / "paged_core/__init__.py"]
+CONFORMANCE = sorted((ROOT / "conformance/paged_conformance").rglob("*.py"))
 PLUGINS = sorted(path for path in (ROOT / "plugins").glob("*/paged_*/**/*.py"))
 
 
@@ -175,9 +176,15 @@ def test_plugin_imports_only_the_contract(path: Path) -> None:
     assert plugin_violations(path.read_text(), module_name(path, folder), folder.name) == []
 
 
-def test_conformance_suite_knows_no_concrete_plugin() -> None:
-    for path in sorted((ROOT / "conformance").rglob("*.py")):
-        assert plugin_imports(path.read_text(), module_name(path, ROOT / "conformance")) == []
+@pytest.mark.parametrize("path", CONFORMANCE, ids=name_of)
+def test_conformance_suite_knows_no_concrete_plugin(path: Path) -> None:
+    assert plugin_imports(path.read_text(), module_name(path, ROOT / "conformance")) == []
+
+
+@pytest.mark.parametrize("path", CORE, ids=name_of)
+def test_product_does_not_import_the_conformance_suite(path: Path) -> None:
+    found = [item.target for item in imports(path.read_text(), module_name(path, ROOT))]
+    assert [target for target in found if target.split(".")[0] == "paged_conformance"] == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "paged_core/api").rglob("*.py")), ids=name_of)
@@ -185,7 +192,7 @@ def test_contract_sees_tensors_only_as_types(path: Path) -> None:
     assert heavy_imports(path.read_text(), module_name(path, ROOT)) == []
 
 
-@pytest.mark.parametrize("path", [*CORE, *PLUGINS], ids=name_of)
+@pytest.mark.parametrize("path", [*CORE, *PLUGINS, *CONFORMANCE], ids=name_of)
 def test_environment_is_read_in_settings_only(path: Path) -> None:
     if path == ROOT / "paged_core/settings.py":
         return
@@ -206,6 +213,7 @@ def test_core_import_of_a_plugin_is_caught() -> None:
 
 def test_there_is_something_to_check() -> None:
     assert len(CORE) > 15
+    assert len(CONFORMANCE) > 15
     assert {path.relative_to(ROOT / "plugins").parts[0] for path in PLUGINS} == {
         path.parent.name for path in (ROOT / "plugins").glob("*/pyproject.toml")
     }

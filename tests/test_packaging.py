@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN_FOLDERS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 PLUGIN_IDS = [folder.name for folder in PLUGIN_FOLDERS]
+CONFORMANCE = ROOT / "conformance"
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -24,24 +26,24 @@ def wheel_packages(folder: Path) -> list[str]:
     return list(project(folder)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
 
 
-def entry_points(folder: Path) -> dict[str, str]:
-    return dict(project(folder)["project"]["entry-points"]["paged_core"])
+def entry_points(folder: Path, group: str = "paged_core") -> dict[str, str]:
+    return dict(project(folder)["project"]["entry-points"][group])
 
 
 def test_root_carries_exactly_the_packages_of_the_plugins() -> None:
     theirs = {f"plugins/{folder.name}/{package}" for folder in PLUGIN_FOLDERS for package in wheel_packages(folder)}
-    assert set(wheel_packages(ROOT)) - {"paged_core"} == theirs
+    assert set(wheel_packages(ROOT)) - {"paged_core", "conformance/paged_conformance"} == theirs
 
 
 def test_editable_install_sees_exactly_the_plugin_folders() -> None:
     folders = project(ROOT)["tool"]["hatch"]["build"]["dev-mode-dirs"]
-    assert sorted(folders) == sorted([".", *(f"plugins/{name}" for name in PLUGIN_IDS)])
+    assert sorted(folders) == sorted([".", "conformance", *(f"plugins/{name}" for name in PLUGIN_IDS)])
 
 
 def test_type_checker_sees_exactly_the_plugin_folders() -> None:
     paths = project(ROOT)["tool"]["mypy"]["mypy_path"]
     assert sorted(paths) == sorted(
-        f"$MYPY_CONFIG_FILE_DIR{part}" for part in ["", *(f"/plugins/{n}" for n in PLUGIN_IDS)]
+        f"$MYPY_CONFIG_FILE_DIR{part}" for part in ["", "/conformance", *(f"/plugins/{n}" for n in PLUGIN_IDS)]
     )
 
 
@@ -53,17 +55,31 @@ def test_root_registers_exactly_the_entry_points_of_the_plugins() -> None:
 
 
 def test_one_version_everywhere() -> None:
-    versions = {folder.name: project(folder)["project"]["version"] for folder in [ROOT, *PLUGIN_FOLDERS]}
-    namespace: dict[str, Any] = {}
-    exec((ROOT / "paged_core/__init__.py").read_text().split("if TYPE_CHECKING")[0], namespace)
-    versions["__version__"] = namespace["__version__"]
+    versions = {folder.name: project(folder)["project"]["version"] for folder in [ROOT, CONFORMANCE, *PLUGIN_FOLDERS]}
+    for path in ("paged_core/__init__.py", "conformance/paged_conformance/__init__.py"):
+        (line,) = [line for line in (ROOT / path).read_text().splitlines() if line.startswith("__version__ = ")]
+        versions[path] = ast.literal_eval(line.removeprefix("__version__ = "))
     assert len(set(versions.values())) == 1, versions
 
 
 def test_no_project_freezes_a_path_into_its_metadata() -> None:
     # `{root:uri}` breaks the resolver for every other plugin once the checkout has moved.
-    for folder in [ROOT, *PLUGIN_FOLDERS]:
+    for folder in [ROOT, CONFORMANCE, *PLUGIN_FOLDERS]:
         assert "{root:" not in (folder / "pyproject.toml").read_text(), folder.name
+
+
+def test_conformance_in_the_bundle_is_the_one_that_stands_alone() -> None:
+    mine, bundle = project(CONFORMANCE)["project"], project(ROOT)["project"]
+    assert mine["name"] == "paged-core-conformance"
+    assert wheel_packages(CONFORMANCE) == ["paged_conformance"]
+    assert entry_points(CONFORMANCE, "pytest11") == entry_points(ROOT, "pytest11")
+    core = [text for text in mine["dependencies"] if name_only(text) == "paged-core"]
+    major, minor = bundle["version"].split(".")[:2]
+    assert core == [f"paged-core>={major}.{minor},<{major}.{int(minor) + 1}"]
+    assert sorted(set(mine["dependencies"]) - set(core)) == sorted(bundle["optional-dependencies"]["conformance"])
+    assert set(bundle["optional-dependencies"]["conformance"]) <= set(bundle["optional-dependencies"]["dev"])
+    assert (CONFORMANCE / "paged_conformance/py.typed").is_file()
+    assert len((CONFORMANCE / "README.md").read_text().split()) >= 40
 
 
 @pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=PLUGIN_IDS)
@@ -120,7 +136,10 @@ def contents(wheel: zipfile.ZipFile) -> tuple[list[str], str]:
 def test_wheel_of_the_root_carries_core_and_plugins_but_no_tests(tmp_path: Path) -> None:
     names, entries = contents(build_wheel(ROOT, tmp_path))
     tops = {name.split("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"paged_core", *(f"paged_{name}" for name in PLUGIN_IDS)}
+    assert tops == {"paged_core", "paged_conformance", *(f"paged_{name}" for name in PLUGIN_IDS)}
+    suite = {path.name for path in (CONFORMANCE / "paged_conformance/suite").glob("*.py")}
+    assert {name for name in suite if f"paged_conformance/suite/{name}" not in names} == set()
+    assert "paged_conformance = paged_conformance.plugin" in entries
     assert not [name for name in names if "/tests/" in name or name.startswith("tests/") or name.endswith(".pyc")]
     assert all(f"{top}/py.typed" in names for top in tops)
     assert "paged-core = paged_core.cli:main" in entries
@@ -133,3 +152,11 @@ def test_wheel_of_a_plugin_stands_alone(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paged_sched_fcfs"}
     assert "paged_sched_fcfs/py.typed" in names
     assert "sched_fcfs = paged_sched_fcfs" in entries
+
+
+@pytest.mark.slow
+def test_wheel_of_the_conformance_suite_stands_alone(tmp_path: Path) -> None:
+    names, entries = contents(build_wheel(CONFORMANCE, tmp_path))
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paged_conformance"}
+    assert {"paged_conformance/py.typed", "paged_conformance/suite/test_contract.py"} <= set(names)
+    assert "paged_conformance = paged_conformance.plugin" in entries

@@ -64,16 +64,14 @@ class Report:
         self.complete = every_file <= self._collected.files and self._collected.ids <= ran
         for judgement in self.judgements:
             judgement.reasons += self._selection.reasons_not_run(judgement.candidate)
-            if not self.complete:
-                judgement.reasons.append(f"only part of the suite: {len(judgement.outcomes)} tests")
+            judgement.partial = not self.complete
 
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, for a run in which pytest itself found nothing wrong."""
         if self.stale or worst(self.judgements) == NOT_CONFORMANT:
             return 1
-        missing = any(judgement.counts["skipped"] for judgement in self.judgements)
-        missing |= any(self._selection.reasons_not_run(judgement.candidate) for judgement in self.judgements)
+        missing = any(judgement.reasons or judgement.counts["skipped"] for judgement in self.judgements)
         return EXIT_NOT_RUN if missing or (self.complete and worst(self.judgements) == NOT_RUN) else 0
 
     @property
@@ -136,6 +134,8 @@ class Report:
         lines += [
             f"{judgement.candidate.name}: {reason}" for judgement in self.judgements for reason in judgement.reasons
         ]
+        if not self.complete:
+            lines.append("only part of the suite ran, which gives no verdict")
         return [*lines, *(f"known gap {name!r} matches no test: delete it" for name in self.stale)]
 
 

@@ -34,11 +34,15 @@ class Outcome:
 
 @dataclass(slots=True)
 class Judgement:
-    """One candidate with its outcomes by test id, its admitted gaps, and reasons why it was not (wholly) run."""
+    """One candidate with its outcomes by test id, and reasons why it could not be run here.
+
+    `partial`: only part of the suite ran, so that nothing is green.
+    """
 
     candidate: Candidate
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
+    partial: bool = False
 
     @property
     def counts(self) -> Counter[str]:
@@ -50,7 +54,7 @@ class Judgement:
         """conformant | not conformant | not run. Green only when everything ran."""
         if self.counts["failed"]:
             return NOT_CONFORMANT
-        if self.reasons or self.counts["skipped"] or not self.outcomes:
+        if self.partial or self.reasons or self.counts["skipped"] or not self.outcomes:
             return NOT_RUN
         return CONFORMANT
 

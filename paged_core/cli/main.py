@@ -27,6 +27,7 @@ _BUILTINS = {
     "pull": ("paged_core.cli.pull:pull_command", "Obtain a model, so that it runs without the network."),
     "inspect": ("paged_core.cli.inspect:inspect_command", "Show a model's facts and what fits on this machine."),
     "plugins": ("paged_core.cli.plugins:plugins_command", "List plugins, their status and settings."),
+    "conformance": ("paged_core.cli.conformance:conformance_command", "Judge plugins by the conformance suite."),
     "new-plugin": ("paged_core.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
 }
 
