@@ -78,6 +78,7 @@ class World:
         self.rows = Rows(need.max_rows, need.max_len)
         self.free_rows = list(range(need.max_rows - 1, -1, -1))
         self.journal = [f"allocator({need})"]
+        self.hits: dict[Sequence, int] = {}  # tokens that were hit at the last opening
         self._count = 0
 
     def expect(self, ok: bool, law: str) -> None:
@@ -145,6 +146,7 @@ class World:
         self.expect(not (seq.cold and hits), f"a cold sequence was given {hits} hits")
         self.model.tables[seq] = self._observed(seq, hits // self.size)
         self.model.num_hits += hits
+        self.hits[seq] = hits
         self.rows.num_computed[seq.row] = hits
         self.verify()
         return hits

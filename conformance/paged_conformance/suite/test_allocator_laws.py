@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from paged_conformance.marks import layer
 from paged_conformance.oracles.allocator_plan import Plan
-from paged_conformance.oracles.allocator_world import Origin, Shape, World
+from paged_conformance.oracles.allocator_world import PLAIN, Origin, Shape, World
 
 if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate
@@ -20,6 +20,12 @@ pytestmark = layer("laws")
 
 SMALL_SIZES = (1, 2, 3, 4, 5)
 PICK = st.integers(0, 1000)
+PROMPTS = st.builds(  # with long common beginnings, so that there is something to hit
+    lambda length, tail: [0] * length + tail,
+    st.sampled_from([10, 8, 12, 4, 0]),
+    st.lists(st.integers(0, 1), min_size=1, max_size=4),
+)
+ORIGINS = st.sampled_from([PLAIN, PLAIN, PLAIN, Origin(salt="s"), Origin(adapter="s"), Origin(cold=True)])
 MAX_ROWS = 8
 
 
@@ -28,8 +34,14 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     candidate: Candidate
 
-    @initialize(data=st.data(), blocks=st.integers(1, 14), host=st.integers(0, 8), cache=st.booleans())
+    @initialize(
+        data=st.data(),
+        blocks=st.sampled_from([12, 6, 16, 24, 3, 1]),
+        host=st.integers(0, 12),
+        cache=st.sampled_from([True, True, False]),
+    )
     def begin(self, data: st.DataObject, blocks: int, host: int, cache: bool) -> None:
+        """A pool of any small size."""
         alloc = self.candidate
 
         def shape(size: int) -> Shape:
@@ -41,35 +53,60 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.away: list[Group] = []
 
     def can(self, capability: str) -> bool:
+        """Whether the candidate declares it."""
         return self.candidate.has(capability)
 
     def resident(self) -> list[Sequence]:
+        """Branches on the device."""
         return [seq for group in self.groups for seq in group.live]
 
     def pick(self, number: int) -> Sequence:
+        """One of them."""
         seqs = self.resident()
         return seqs[number % len(seqs)]
 
     @precondition(lambda self: self.world.free_rows)
-    @rule(
-        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=14),
-        origin=st.sampled_from([Origin(), Origin(), Origin(salt="s"), Origin(adapter="s"), Origin(cold=True)]),
-    )
-    def open(self, tokens: list[int], origin: Origin) -> None:
-        seq = self.world.seq(tokens, origin)
+    @rule(prompt=PROMPTS, origin=ORIGINS)
+    def admit(self, prompt: list[int], origin: Origin) -> None:
+        """A newcomer that computes its whole prompt if there is room."""
+        seq = self.world.seq(prompt, origin)
+        self.world.open(seq)
+        self.world.compute(seq)
+        self.groups.append(self.world.group(seq))
+
+    @precondition(lambda self: self.world.free_rows)
+    @rule(prompt=PROMPTS, origin=ORIGINS)
+    def open(self, prompt: list[int], origin: Origin) -> None:
+        """A newcomer that computes nothing yet."""
+        seq = self.world.seq(prompt, origin)
         self.world.open(seq)
         self.groups.append(self.world.group(seq))
 
     @precondition(lambda self: self.groups)
     @rule(number=PICK, part=st.integers(1, 14))
     def compute(self, number: int, part: int) -> None:
+        """A chunk of somebody's prompt."""
         seq = self.pick(number)
         if seq.gap:
             self.world.compute(seq, min(part, seq.gap))
 
     @precondition(lambda self: self.groups)
+    @rule(number=PICK, tokens=st.lists(st.integers(0, 1), min_size=1, max_size=6))
+    def decode(self, number: int, tokens: list[int]) -> None:
+        """Several steps of one group: branches take turns and differ by their tokens."""
+        group = self.groups[number % len(self.groups)]
+        for token in tokens:
+            for position, seq in enumerate(group.live):
+                if seq.gap or seq.num_tokens >= self.world.rows.max_len:
+                    return
+                self.world.append(seq, (token + position) % 2)
+            for seq in group.live:
+                self.world.compute(seq)
+
+    @precondition(lambda self: self.groups)
     @rule(number=PICK, token=st.integers(0, 1))
     def sample(self, number: int, token: int) -> None:
+        """One more token for every branch of a group that has none left to compute."""
         group = self.groups[number % len(self.groups)]
         if all(seq.gap == 0 and seq.num_tokens < self.world.rows.max_len for seq in group.live):
             for position, seq in enumerate(group.live):
@@ -78,6 +115,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(group.decoding for group in self.groups))
     @rule(number=PICK)
     def decode_all(self, number: int) -> None:
+        """One step of several decoding groups, planned and carried out."""
         groups = [group for group in self.groups if group.decoding][: number % 3 + 1]
         plan = Plan(self.world, groups)
         if plan.take_decodes():
@@ -86,6 +124,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.can("fork") and self.groups and self.world.free_rows)
     @rule(number=PICK, back=st.integers(0, 6))
     def fork(self, number: int, back: int) -> None:
+        """A branch from the end of another, or from its past."""
         parent = self.pick(number)
         if parent.num_computed > back:
             at = parent.num_computed - back if back else None
@@ -95,6 +134,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.groups or self.away)
     @rule(number=PICK)
     def free(self, number: int) -> None:
+        """A branch ends, on whichever tier it is."""
         seqs = [seq for group in (*self.groups, *self.away) for seq in group.live]
         self.world.free_seq(seqs[number % len(seqs)])
         self.groups = [group for group in self.groups if group.live]
@@ -103,13 +143,16 @@ class AllocatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.can("shrink") and self.groups)
     @rule(number=PICK, keep=st.integers(0, 14))
     def shrink(self, number: int, keep: int) -> None:
+        """The last tokens are taken back; those that were hit stay, as every prompt does."""
         seq = self.pick(number)
-        if seq.num_computed > 1:
-            self.world.shrink(seq, max(1, min(keep, seq.num_computed)))
+        keep = max(keep, self.world.hits.get(seq, 0) + 1)
+        if seq.num_computed > keep:
+            self.world.shrink(seq, keep)
 
     @precondition(lambda self: self.can("swap") and self.groups)
     @rule(number=PICK)
     def swap_out(self, number: int) -> None:
+        """A group leaves for the host."""
         group = self.groups[number % len(self.groups)]
         if self.world.swap_out(group) is not None:
             self.groups.remove(group)
@@ -118,12 +161,14 @@ class AllocatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.away)
     @rule(number=PICK)
     def swap_in(self, number: int) -> None:
+        """A group comes back."""
         group = self.away[number % len(self.away)]
         if self.world.swap_in(group) is not None:
             self.away.remove(group)
             self.groups.append(group)
 
     def teardown(self) -> None:
+        """Everything leaves."""
         if hasattr(self, "world"):
             self.world.drain()
 
@@ -133,8 +178,8 @@ def test_any_sequence_of_calls_agrees_with_the_set_based_model(alloc: Candidate)
     run_state_machine_as_test(
         type("Machine", (AllocatorMachine,), members),
         settings=settings(
-            max_examples=25 if alloc.quick else 120,
-            stateful_step_count=30,
+            max_examples=40 if alloc.quick else 200,
+            stateful_step_count=40,
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
