@@ -103,7 +103,7 @@ def test_swap_out_and_in_keeps_every_bit_of_every_layer(attn: Candidate, num_pai
     device = pools(scene, [20] * NUM_LAYERS, 0)
     device[1].fill_(float("nan"))
     host = [cache.cpu() for cache in pools(scene, [8] * NUM_LAYERS, 50)]
-    homes, shelters, returns = [19, 3, 0, 7, 12, 5], [0, 7, 4, 2, 6, 1], [1, 2, 19, 4, 8, 10]
+    homes, shelters, returns = [3, 19, 0, 7, 12, 5], [0, 7, 4, 2, 6, 1], [1, 2, 19, 4, 8, 10]
     before, expected = contents(scene, device), contents(scene, host)
     out = [SwapPair(src, dst) for src, dst in zip(homes, shelters, strict=True)][:num_pairs]
     for wanted, source in zip(expected, before, strict=True):
