@@ -70,7 +70,7 @@ def test_a_prompt_computed_in_chunks_beside_decodes_gives_the_same_tokens(bench,
 
 
 def test_a_table_row_used_again_knows_nothing_of_its_predecessor(bench, reference):
-    first = sequence(0, 20, min_tokens=50, repetition_penalty=2.0)
+    first = Running(0, list(range(20)), params(temperature=50.0, min_tokens=50), 20)
     bench.decode([first], 3)
     second = Running(0, [9, 8, 7, 6], params(temperature=0, ignore_eos=True), 4)
     plan = bench.plan({second: 4}, ended=[0])

@@ -1,0 +1,266 @@
+"""Broken samplers, each sample_torch with one defect. `test_sampler_mutants.py` names the test that catches it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paged_core.api.hookspecs import hookimpl
+from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
+from paged_core.api.sampler import Sampler, SamplerNeed, Samples
+
+if TYPE_CHECKING:
+    from paged_core.api.batch import RowStart, TopLogprobs
+
+
+class Wrapped(Sampler):
+    """sample_torch, passed on faithfully; a mutant overrides one method."""
+
+    def __init__(self, inner: Sampler) -> None:
+        self.inner = inner
+        self.starts: dict[int, RowStart] = {}
+
+    def start(self, start: RowStart) -> None:
+        self.starts[start.row] = start
+        self.inner.start(self.altered(start))
+
+    def altered(self, start: RowStart) -> RowStart:
+        return start
+
+    def end(self, row: int) -> None:
+        self.inner.end(row)
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        return self.inner.sample(logits, rows, positions, num_candidates)
+
+    def logprobs(self, logits: Any, targets: Any, num_logprobs: int) -> TopLogprobs:
+        return self.inner.logprobs(logits, targets, num_logprobs)
+
+    @staticmethod
+    def changed(start: RowStart, **values: Any) -> RowStart:
+        """The same start with some parameters changed, unvalidated."""
+        params = copy.copy(start.params)
+        for name, value in values.items():
+            setattr(params, name, value)
+        return start._replace(params=params)
+
+
+class SeedSharedByBranches(Wrapped):
+    """All branches of a request draw from one stream."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return start._replace(branch=0)
+
+
+class SeedIgnored(Wrapped):
+    """Every row draws from one stream, whatever its seed."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return start._replace(seed=1)
+
+
+class StateByPlace(Wrapped):
+    """Penalties belong to a place in the batch, not to a row."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        return self.inner.sample(logits, np.arange(len(rows), dtype=np.int32), positions, num_candidates)
+
+
+class TopKOneMore(Wrapped):
+    """Keeps k + 1 tokens."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, top_k=start.params.top_k + 1) if start.params.top_k > 0 else start
+
+
+class TopPIgnored(Wrapped):
+    """Never cuts at top_p."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, top_p=1.0)
+
+
+class MinTokensOneLess(Wrapped):
+    """Lets the end come one token too early."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, min_tokens=max(0, start.params.min_tokens - 1))
+
+
+class StopIdsInMinTokensIgnored(Wrapped):
+    """Bars the model's end before min_tokens, but not the request's own stop ids (case M14)."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, stop_token_ids=[])
+
+
+class NanFailsTheBatch(Wrapped):
+    """One row of NaN takes all the others along."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        result = self.inner.sample(logits, rows, positions, num_candidates)
+        if result.failed:
+            reason = next(iter(result.failed.values()))
+            result.failed = dict.fromkeys(range(len(rows)), reason)
+        return result
+
+
+class NanUnnoticed(Wrapped):
+    """Draws something from a row of NaN and says nothing."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        return self.inner.sample(logits.nan_to_num(nan=0.0), rows, positions, num_candidates)
+
+
+class LogprobsAfterProcessing(Wrapped):
+    """Log-probabilities of the logits that temperature has already changed."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        raw = logits.clone()
+        result = self.inner.sample(logits, rows, positions, num_candidates)
+        for draw in result.logprobs:
+            params = self.starts[int(rows[draw])].params
+            scaled = raw[draw : draw + 1].float() / max(params.temperature, 0.1)
+            wanted = result.tokens[draw : draw + 1]
+            result.logprobs[draw] = self.inner.logprobs(scaled, wanted, params.logprobs or 0)
+        return result
+
+
+class RankFromZero(Wrapped):
+    """Counts ranks from zero."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        result = self.inner.sample(logits, rows, positions, num_candidates)
+        result.logprobs = {draw: replace(top, rank=top.rank - 1) for draw, top in result.logprobs.items()}
+        return result
+
+
+class StateLostOnRestart(Wrapped):
+    """A row that comes back has forgotten its output: penalties and bad words begin anew."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        # the output becomes prompt, so that positions still fit; frequency and presence no longer see it
+        return start._replace(prompt=np.concatenate([start.prompt, start.output]), output=start.output[:0])
+
+
+class PromptForgotten(Wrapped):
+    """The repetition penalty does not see the prompt."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return start._replace(prompt=np.full_like(start.prompt, -1))
+
+
+class DrawsByCall(Wrapped):
+    """The position of a draw is the number of calls so far."""
+
+    calls = 0
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        self.calls += 1
+        return self.inner.sample(logits, rows, np.full_like(positions, 10 + self.calls), num_candidates)
+
+
+class NeighboursCount(Wrapped):
+    """A random draw depends on how many rows are drawn together."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        return self.inner.sample(logits, rows, positions + len(rows) - 1, num_candidates)
+
+
+class PenaltiesIgnored(Wrapped):
+    """Declares penalties and ignores them (case G06)."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, repetition_penalty=1.0, frequency_penalty=0.0, presence_penalty=0.0)
+
+
+class LongBadWordsIgnored(Wrapped):
+    """Bars bad words of one token only."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        words = [word for word in start.params.bad_words_token_ids if len(word) == 1]
+        return self.changed(start, bad_words_token_ids=words)
+
+
+class EndingMustBeKnown(Wrapped):
+    """Raises when told to forget a row that it does not know."""
+
+    def end(self, row: int) -> None:
+        del self.starts[row]
+        self.inner.end(row)
+
+
+class StridesIgnored(Wrapped):
+    """Reads logits as if they lay densely in memory."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        dense = logits.as_strided(logits.shape, (logits.shape[1], 1))
+        return self.inner.sample(dense, rows, positions, num_candidates)
+
+
+class CandidatesOfRawLogits(Wrapped):
+    """Beam candidates before bias and penalties, masked tokens among them."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        raw = logits.clone()
+        result = self.inner.sample(logits, rows, positions, num_candidates)
+        for draw in result.candidates:
+            wanted = int(num_candidates[draw])
+            result.candidates[draw] = self.inner.logprobs(
+                raw[draw : draw + 1].float(), result.tokens[draw : draw + 1], wanted
+            )
+        return result
+
+
+class MutantProvider(Provider[SamplerNeed, Sampler]):
+    """Offers one mutant; it declares what sample_torch declares."""
+
+    kind = "sampler"
+    api = 1
+    priority = -1
+    capabilities = frozenset(
+        {"logprobs", "penalties", "logit_bias", "bad_words", "allowed_token_ids", "seed", "min_p", "candidates"}
+    )
+
+    def __init__(self, name: str, mutant: type[Wrapped]) -> None:
+        self.name = name  # type: ignore[misc]
+        self.summary = mutant.__doc__ or ""  # type: ignore[misc]
+        self._mutant = mutant
+
+    def probe(self, need: SamplerNeed) -> Fit:
+        return Fit.judge(self.missing_capabilities(need.required))
+
+    def create(self, need: SamplerNeed, settings: PluginSettings, plugins: PluginRegistry) -> Sampler:
+        return self._mutant(plugins.create("sampler", "sample_torch", replace(need, required=frozenset())))
+
+
+MUTANTS = {
+    "sample_shared_seed": SeedSharedByBranches,
+    "sample_no_seed": SeedIgnored,
+    "sample_by_place": StateByPlace,
+    "sample_top_k_more": TopKOneMore,
+    "sample_no_top_p": TopPIgnored,
+    "sample_min_tokens_less": MinTokensOneLess,
+    "sample_early_stop_ids": StopIdsInMinTokensIgnored,
+    "sample_nan_kills": NanFailsTheBatch,
+    "sample_nan_unnoticed": NanUnnoticed,
+    "sample_late_logprobs": LogprobsAfterProcessing,
+    "sample_rank_zero": RankFromZero,
+    "sample_forgets": StateLostOnRestart,
+    "sample_no_prompt": PromptForgotten,
+    "sample_by_call": DrawsByCall,
+    "sample_neighbours": NeighboursCount,
+    "sample_no_penalties": PenaltiesIgnored,
+    "sample_short_bad_words": LongBadWordsIgnored,
+    "sample_strict_end": EndingMustBeKnown,
+    "sample_no_strides": StridesIgnored,
+    "sample_raw_candidates": CandidatesOfRawLogits,
+}
+
+
+@hookimpl
+def paged_sampler() -> list[MutantProvider]:
+    return [MutantProvider(name, mutant) for name, mutant in MUTANTS.items()]

@@ -1,0 +1,25 @@
+"""Every broken executor is caught by the test named here, and exec_local passes all of them."""
+
+from __future__ import annotations
+
+STEPS, MOVES = "test_executor.py::", "test_executor_moves.py::"
+
+CAUGHT_BY = {
+    "exec_late_copies": MOVES + "test_a_copy_comes_before_this_steps_writes",
+    "exec_moves_need_tokens": MOVES + "test_swaps_happen_in_steps_that_compute_nothing",
+    "exec_swap_in_first": MOVES + "test_swap_outs_come_before_swap_ins",
+    "exec_early_copies": MOVES + "test_a_swapped_in_block_may_be_copied_in_the_same_step",
+    "exec_changes_plan": STEPS + "test_a_plan_is_not_changed_by_running_it",
+    "exec_closes_once": STEPS + "test_closing_twice_is_harmless",
+    "exec_dies_confused": STEPS + "test_a_step_after_close_is_refused_as_a_dead_engine",
+    "exec_nan_kills": STEPS + "test_a_row_of_nan_fails_alone",
+    "exec_one_layer": STEPS + "test_capacity_needs_no_model_files_and_grows_with_memory",
+    "exec_loads_early": STEPS + "test_capacity_needs_no_model_files_and_grows_with_memory",
+    "exec_mixed_tickets": STEPS + "test_tickets_are_collected_in_the_order_of_submission",
+    "exec_prompt_shifted": STEPS + "test_prompt_log_probabilities_are_those_of_the_reference",
+    "exec_rows_linger": STEPS + "test_a_table_row_used_again_knows_nothing_of_its_predecessor",
+}
+
+
+def test_every_broken_executor_is_caught(harness) -> None:
+    harness.assert_all_die("executor", "executor_mutants", CAUGHT_BY, healthy="exec_local")
