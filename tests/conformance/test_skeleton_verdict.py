@@ -1,0 +1,54 @@
+"""What outcomes add up to."""
+
+from __future__ import annotations
+
+import pytest
+from paged_conformance.candidate import Candidate
+from paged_conformance.known_gaps import stale_gaps
+from paged_conformance.marks import layer, requires
+from paged_conformance.verdict import Judgement, Outcome, worst
+
+from paged_core.testing.build import default_plugins
+
+
+def judged(*outcomes: str, **fields) -> Judgement:
+    plugins = default_plugins()
+    candidate = Candidate(plugins.records["sched_fcfs"], plugins, "cpu", quick=True)
+    return Judgement(candidate, {str(i): Outcome("laws", each) for i, each in enumerate(outcomes)}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("judgement", "wording"),
+    [
+        (judged("passed"), "conformant"),
+        (judged("passed", "known gap"), "conformant with 1 known gap"),
+        (judged("known gap", "known gap"), "conformant with 2 known gaps"),
+        (judged("passed", "failed", "known gap"), "not conformant"),
+        (judged("passed", "skipped"), "not run"),
+        (judged(), "not run"),
+        (judged("passed", reasons=["no GPU"]), "not run"),
+        (judged("failed", reasons=["no GPU"]), "not conformant"),
+        (judged("passed", partial=True), "not run"),
+    ],
+)
+def test_wording(judgement: Judgement, wording: str) -> None:
+    assert judgement.wording == wording
+
+
+def test_the_worst_verdict_counts() -> None:
+    assert worst([judged("passed"), judged("skipped"), judged("failed")]) == "not conformant"
+    assert worst([judged("passed"), judged("skipped")]) == "not run"
+    assert worst([judged("passed"), judged("known gap")]) == "conformant"
+    assert worst([]) == "not run"
+
+
+def test_a_gap_in_a_file_that_was_not_collected_is_not_called_stale() -> None:
+    gaps = dict.fromkeys(["a.py::x", "a.py::gone", "b.py::x", "nowhere.py::x"], "")
+    assert stale_gaps(gaps, {"a.py::x"}, {"a.py"}, {"a.py", "b.py"}) == ["a.py::gone", "nowhere.py::x"]
+
+
+def test_marks_refuse_what_means_nothing() -> None:
+    with pytest.raises(ValueError, match="at least one capability"):
+        requires()
+    with pytest.raises(ValueError, match="no layer 'law'"):
+        layer("law")
