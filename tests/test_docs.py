@@ -51,7 +51,7 @@ def shell_lines(page: Path) -> Iterator[list[str]]:
 
 
 def test_every_command_has_its_section(commands: dict[str, click.Command]) -> None:
-    names = re.findall(r"^## `paged-core (\w+)`", CLI.read_text(), re.MULTILINE)
+    names = re.findall(r"^## `paged-core ([\w-]+)`", CLI.read_text(), re.MULTILINE)
     assert sorted(names) == sorted(commands)
 
 

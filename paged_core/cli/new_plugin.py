@@ -36,6 +36,12 @@ _API_FILES = {
     "sampler": "sampler.py",
     "executor": "executor.py",
 }
+_JUDGE_LOADER = (
+    "python tests/sample.py sample && "
+    "pytest --pyargs paged_conformance.suite --paged-loader={} --paged-loader-sample=sample"
+)
+"""No model suits every loader: its author gives the suite one."""
+
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 
 
@@ -90,6 +96,8 @@ def _words(kind: str, name: str) -> dict[str, str]:
         "article": "An" if info.title[0] in "aeiou" else "A",
         "api_file": _API_FILES[kind],
         "model": "; a loader or executor may use `paged_core.model` too" if kind in ("loader", "executor") else "",
+        "judge": _JUDGE_LOADER.format(plugin) if kind == "loader" else f"paged-core conformance --{kind}={short}",
+        "report": "--paged-report" if kind == "loader" else "--report",
         "core": f"{major}.{minor}",
         "next_core": f"{major}.{int(minor) + 1}",
     }
@@ -97,14 +105,17 @@ def _words(kind: str, name: str) -> dict[str, str]:
 
 def _files(kind: str, words: Mapping[str, str]) -> dict[str, str]:
     """Path in the package -> text."""
-    package = words["package"]
+    package, is_loader = words["package"], kind == "loader"
     sources = {
         "pyproject.toml": "pyproject.toml.tmpl",
         "README.md": "README.md.tmpl",
         ".github/workflows/ci.yml": "ci.yml.tmpl",
         "tests/test_plugin.py": "test_plugin.py.tmpl",
+        "tests/test_conformance.py": "test_conformance_loader.py.tmpl" if is_loader else "test_conformance.py.tmpl",
         f"{package}/__init__.py": f"{kind}.py.tmpl",
     }
+    if is_loader:
+        sources["tests/sample.py"] = "sample.py.tmpl"
     templates = resources.files("paged_core.cli") / "templates"
     files = {
         path: Template((templates / source).read_text(encoding="utf-8")).substitute(words)

@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What all layers share: token `tokens[i]` is written to slot `slots[i]`; those without a slot (-1) are left out."""
+    """What all layers share: token `tokens[i]` is written to slot `slots[i]`; those without one (-1) are left out."""
 
     spans: list[Span]
     tokens: NDArray[np.int64]
