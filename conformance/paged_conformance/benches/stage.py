@@ -84,6 +84,11 @@ class Stage:
         group.num_preemptions += 1
         self.preempted.append(group)
 
+    def num_blocks_of(self, group: Group) -> int:
+        """Distinct device blocks that `group` holds."""
+        tables = [self.allocator.tables[seq.row, : -(-seq.num_computed // BLOCK)] for seq in group.live]
+        return len(np.unique(np.concatenate(tables)))
+
     def view(self, token_budget: int, max_num_seqs: int) -> View:
         """This moment as a scheduler sees it."""
         return _StageView(self, token_budget, max_num_seqs)

@@ -70,6 +70,14 @@ def shape_for(plugins: Plugins, **sizes: object) -> EngineShape:
     return shape
 
 
+def preempting_by(plugins: Plugins, mode: str) -> str:
+    """The best preemption plugin that declares `mode` ("swap" or "recompute"). LookupError where there is none."""
+    for record in plugins.of_kind("preempt"):
+        if mode in record.provider.capabilities:
+            return record.name
+    raise LookupError(f"no preemption plugin that declares {mode!r} is registered")
+
+
 def play(
     plugins: Plugins,
     shape: EngineShape,
@@ -158,7 +166,7 @@ def undisturbed(plugins: Plugins, asks: Sequence[Ask], block_size: int = 4) -> d
 def random_asks(seed: int, num_steps: int, rate: float, *, max_prompt: int = 30, max_tokens: int = 24) -> list[Ask]:
     """Arrivals over `num_steps` steps, `rate` a step on average; half of the prompts share a beginning."""
     dice = random.Random(seed)
-    asks = []
+    asks: list[Ask] = []
     for step in range(num_steps):
         if dice.random() >= rate:
             continue

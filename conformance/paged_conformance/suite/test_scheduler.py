@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from paged_conformance.benches.traffic import Play, play, random_aborts, random_asks, shape_for, undisturbed
-from paged_conformance.candidate import Candidate
+from paged_conformance.benches.traffic import Ask, Play, play, random_aborts, random_asks, shape_for, undisturbed
 from paged_conformance.marks import layer, requires
+
+if TYPE_CHECKING:
+    from paged_conformance.candidate import Candidate
 
 pytestmark = layer("laws")
 
@@ -15,8 +19,8 @@ NUM_STEPS, NUM_QUICK_STEPS = 10_000, 1_000
 
 
 @pytest.fixture(scope="module")
-def traffic(sched: Candidate) -> tuple[Play, list]:
-    """One long run on a pool that holds about four of the eight sequences that may run."""
+def traffic(sched: Candidate) -> tuple[Play, list[Ask]]:
+    """One long run in which pool, budget and cap are all short: 96 slots, five sequences of up to 54 tokens."""
     asks = random_asks(11, NUM_QUICK_STEPS if sched.quick else NUM_STEPS, 0.24)
     shape = shape_for(
         sched.plugins,
@@ -24,7 +28,7 @@ def traffic(sched: Candidate) -> tuple[Play, list]:
         num_blocks=24,
         num_host_blocks=16,
         max_model_len=64,
-        max_num_seqs=8,
+        max_num_seqs=5,
         token_budget=32 if not sched.has("chunked_prefill") else 16,
         chunked_prefill=sched.has("chunked_prefill"),
     )
@@ -32,7 +36,7 @@ def traffic(sched: Candidate) -> tuple[Play, list]:
 
 
 @pytest.fixture(scope="module")
-def busy(traffic: tuple[Play, list]) -> Play:
+def busy(traffic: tuple[Play, list[Ask]]) -> Play:
     """The run alone."""
     return traffic[0]
 
@@ -89,7 +93,7 @@ def test_the_oldest_is_not_evicted_for_a_younger_one(sched: Candidate, busy: Pla
 
 
 def test_every_request_of_random_traffic_ends_with_its_undisturbed_tokens(
-    sched: Candidate, traffic: tuple[Play, list]
+    sched: Candidate, traffic: tuple[Play, list[Ask]]
 ) -> None:
     run, asks = traffic
     run.assert_sound()
@@ -101,7 +105,9 @@ def test_every_request_of_random_traffic_ends_with_its_undisturbed_tokens(
     )
 
 
-def test_forget_is_called_once_for_every_group_and_harms_nobody(sched: Candidate, traffic: tuple[Play, list]) -> None:
+def test_forget_is_called_once_for_every_group_and_harms_nobody(
+    sched: Candidate, traffic: tuple[Play, list[Ask]]
+) -> None:
     run, asks = traffic
     run.assert_sound()
     assert sorted(run.recorder.forgotten) == sorted(ask.id for ask in asks)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from paged_conformance.benches.examples import bounded
 from paged_conformance.benches.judges import FCFS
 from paged_conformance.benches.stage import BLOCK, Stage, decide
-from paged_conformance.candidate import Candidate
 from paged_conformance.marks import layer
+
+if TYPE_CHECKING:
+    from paged_conformance.candidate import Candidate
 
 pytestmark = layer("laws")
 
@@ -49,7 +54,7 @@ def test_admission_counts_the_branches_a_request_will_have(sched: Candidate) -> 
     assert "cap" not in recorder.breaches, f"law 6: {recorder.breaches['cap']}"
 
 
-def moments() -> st.SearchStrategy[dict[str, object]]:
+def moments() -> st.SearchStrategy[dict[str, Any]]:
     """Random queues: (prompt length, branches, tokens computed or None, whether it was preempted and how)."""
     member = st.tuples(
         st.integers(1, 20),
@@ -71,9 +76,9 @@ def moments() -> st.SearchStrategy[dict[str, object]]:
 def test_decisions_on_random_queues_obey_every_law(sched: Candidate) -> None:
     exempt = frozenset() if sched.has("fcfs") else FCFS
 
-    @settings(max_examples=60 if sched.quick else 400, deadline=None, derandomize=True, database=None)
+    @bounded(sched, 400)
     @given(moments())
-    def judge(moment: dict) -> None:
+    def judge(moment: dict[str, Any]) -> None:
         stage = build(sched, moment)
         reserved = sum(group.num_reserved_rows for group in stage.running)
         cap = max(WIDEST, reserved + moment["spare_seqs"])
@@ -84,7 +89,7 @@ def test_decisions_on_random_queues_obey_every_law(sched: Candidate) -> None:
     judge()
 
 
-def build(sched: Candidate, moment: dict) -> Stage:
+def build(sched: Candidate, moment: dict[str, Any]) -> Stage:
     """The queues of a random moment; members that the pool has no room for are left out."""
     stage = Stage(sched.plugins, moment["num_blocks"])
     for length, n, computed, fate in moment["members"]:
