@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 pytestmark = layer("laws")
 
 SMALL_SIZES = (1, 2, 3, 4, 5)
+QUICK = (Phase.explicit, Phase.generate)  # the first failure as it is: shrinking it may take a minute
 PICK = st.integers(0, 1000)
 PROMPTS = st.builds(  # with long common beginnings, so that there is something to hit
     lambda length, tail: [0] * length + tail,
@@ -183,5 +184,7 @@ def test_any_sequence_of_calls_agrees_with_the_set_based_model(alloc: Candidate)
             deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
+            report_multiple_bugs=False,
+            phases=QUICK if alloc.quick else tuple(Phase),
         ),
     )

@@ -1,0 +1,49 @@
+"""Every broken allocator is caught by the test named here, and alloc_cow passes all of them."""
+
+from __future__ import annotations
+
+BLOCKS, PREFIX, SCRATCH, SWAP = (f"test_allocator{part}.py::" for part in ("", "_prefix", "_scratch", "_swap"))
+LAWS = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
+
+CAUGHT_BY = {
+    "alloc_leaks_on_free": BLOCKS + "test_after_the_last_sequence_left_every_block_is_free",
+    "alloc_fork_counts_twice": BLOCKS + "test_a_forked_tree_gives_back_every_block_in_any_order",
+    "alloc_fork_counts_nothing": BLOCKS + "test_a_fork_never_allocates_and_outlives_its_parent",
+    "alloc_no_salt": PREFIX + "test_tenants_with_different_salts_share_nothing",
+    "alloc_adapter_is_salt": PREFIX + "test_an_adapter_is_never_taken_for_a_salt",
+    "alloc_no_chain": PREFIX + "test_the_same_tokens_after_another_past_are_no_hit",
+    "alloc_constant_root": PREFIX + "test_hash_keys_differ_between_processes_unless_a_seed_is_set",
+    "alloc_publishes_unwritten": PREFIX + "test_blocks_that_were_never_written_are_never_hit",
+    "alloc_full_prompt_hit": PREFIX + "test_at_least_one_token_is_always_computed",
+    "alloc_hits_cold": PREFIX + "test_a_cold_sequence_hits_nothing_but_publishes",
+    "alloc_evicts_opened": PREFIX + "test_a_hit_that_was_opened_is_not_evicted_by_those_who_grow",
+    "alloc_forgets_freed": PREFIX + "test_a_freed_prompt_stays_a_hit_and_is_lost_from_its_tail",
+    "alloc_skips_copy": BLOCKS + "test_of_k_sharers_the_first_k_minus_1_copy_and_the_last_writes_in_place",
+    "alloc_all_sharers_copy": BLOCKS + "test_of_k_sharers_the_first_k_minus_1_copy_and_the_last_writes_in_place",
+    "alloc_copies_full_blocks": BLOCKS + "test_a_fork_on_a_block_end_copies_nothing",
+    "alloc_swaps_shared_twice": SWAP + "test_a_shared_block_moves_once_and_is_shared_again",
+    "alloc_swap_loses_sharing": SWAP + "test_a_shared_block_moves_once_and_is_shared_again",
+    "alloc_host_leak": SWAP + "test_a_group_that_ends_while_away_gives_back_its_host_blocks",
+    "alloc_table_off_by_one": BLOCKS + "test_blocks_come_one_at_a_time_as_tokens_do",
+    "alloc_hands_out_twice": BLOCKS + "test_a_freed_block_is_never_in_two_tables_afterwards",
+    "alloc_no_room_takes_all": BLOCKS + "test_no_room_answers_none_and_changes_nothing",
+    "alloc_reserves_secretly": BLOCKS + "test_lengths_around_a_block_end_take_exactly_the_blocks_they_fill",
+    "alloc_shrinks_too_little": BLOCKS + "test_shrinking_gives_back_the_blocks_wholly_beyond",
+    "alloc_tolerant": BLOCKS + "test_wrong_use_is_refused_and_changes_nothing",
+    "alloc_over_promises": SCRATCH + "test_whatever_a_scratch_accepted_can_be_carried_out_in_ledger_order",
+    "alloc_gives_back_shared": SCRATCH + "test_a_block_shared_among_victims_is_freed_by_the_last_of_them",
+    "alloc_uncounted_copies": SCRATCH + "test_need_of_a_gang_is_need_decodes",
+}
+
+
+def test_every_broken_allocator_is_caught(harness) -> None:
+    harness.assert_all_die("alloc", "alloc_mutants", CAUGHT_BY, healthy="alloc_cow")
+
+
+def test_the_state_machine_alone_finds_what_no_scenario_names(harness) -> None:
+    """Without any scenario: leaks, lost references, skipped copies and foreign hits fall to random calls."""
+    names = ["alloc_leaks_on_free", "alloc_fork_counts_nothing", "alloc_skips_copy", "alloc_no_salt", "alloc_no_chain"]
+    names += ["alloc_full_prompt_hit", "alloc_hands_out_twice", "alloc_swap_loses_sharing", "alloc_publishes_unwritten"]
+    outcomes = harness.run_suite("alloc", ["alloc_mutants"], names, [LAWS])
+    survivors = [name for name in names if outcomes[name, LAWS].status != "failed"]
+    assert not survivors, f"{survivors} survive the state machine"
