@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +173,27 @@ class EndedRowsLinger(Wrapped):
         return self.inner.submit(replace(plan, started=fresh, ended=[]))
 
 
+class LosesItsWorker(Wrapped):
+    """Has a worker process and trips over the pipe when that is gone."""
+
+    worker: Any = None
+
+    def start(self, num_blocks: int, num_host_blocks: int, tables: Any) -> None:
+        self.worker = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,), daemon=True)
+        self.worker.start()
+        self.inner.start(num_blocks, num_host_blocks, tables)
+
+    def submit(self, plan: StepPlan) -> Ticket:
+        if not self.worker.is_alive():
+            raise BrokenPipeError(32, "Broken pipe")
+        return self.inner.submit(plan)
+
+    def close(self) -> None:
+        self.worker.kill()
+        self.worker.join()
+        self.inner.close()
+
+
 class MutantProvider(Provider[ExecutorNeed, Executor]):
     """Offers one mutant."""
 
@@ -204,6 +227,7 @@ MUTANTS = {
     "exec_mixed_tickets": TicketsMixedUp,
     "exec_prompt_shifted": PromptRowsShifted,
     "exec_rows_linger": EndedRowsLinger,
+    "exec_broken_pipe": LosesItsWorker,
 }
 
 

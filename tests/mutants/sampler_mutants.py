@@ -76,6 +76,16 @@ class TopKOneMore(Wrapped):
         return self.changed(start, top_k=start.params.top_k + 1) if start.params.top_k > 0 else start
 
 
+class BestFewOnly(Wrapped):
+    """Never looks beyond the 256 best tokens."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        if logits.shape[1] > 256:
+            last = logits.float().topk(256, dim=-1).values[:, -1:]
+            logits = logits.masked_fill(logits < last, float("-inf"))
+        return self.inner.sample(logits, rows, positions, num_candidates)
+
+
 class TopPIgnored(Wrapped):
     """Never cuts at top_p."""
 
@@ -242,6 +252,7 @@ MUTANTS = {
     "sample_no_seed": SeedIgnored,
     "sample_by_place": StateByPlace,
     "sample_top_k_more": TopKOneMore,
+    "sample_best_few": BestFewOnly,
     "sample_no_top_p": TopPIgnored,
     "sample_min_tokens_less": MinTokensOneLess,
     "sample_early_stop_ids": StopIdsInMinTokensIgnored,

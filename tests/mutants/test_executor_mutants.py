@@ -18,6 +18,7 @@ CAUGHT_BY = {
     "exec_mixed_tickets": STEPS + "test_tickets_are_collected_in_the_order_of_submission",
     "exec_prompt_shifted": STEPS + "test_prompt_log_probabilities_are_those_of_the_reference",
     "exec_rows_linger": STEPS + "test_a_table_row_used_again_knows_nothing_of_its_predecessor",
+    "exec_broken_pipe": STEPS + "test_the_death_of_a_worker_is_told_within_a_bound",
 }
 
 

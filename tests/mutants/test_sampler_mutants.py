@@ -11,6 +11,7 @@ CAUGHT_BY = {
     "sample_no_seed": ROWS + "test_seeds_and_branches_draw_apart",
     "sample_by_place": EDITS + "test_a_penalty_stays_with_its_row_when_the_batch_is_reordered",
     "sample_top_k_more": DRAWS + "test_top_k_draws_from_exactly_the_k_best",
+    "sample_best_few": DRAWS + "test_a_larger_vocabulary_is_cut_and_drawn_exactly",
     "sample_no_top_p": DRAWS + "test_draws_follow_the_filtered_softmax",
     "sample_min_tokens_less": EDITS + "test_no_end_before_min_tokens_and_any_end_after",
     "sample_early_stop_ids": EDITS + "test_no_end_before_min_tokens_and_any_end_after",

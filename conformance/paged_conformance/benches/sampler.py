@@ -54,12 +54,12 @@ def spread(seed: int = 0, vocab: int = VOCAB, step: float = 0.1) -> NDArray[np.f
 
 
 class SamplerBench:
-    """A fresh sampler of the candidate over 32 tokens, end of sequence 7. Rows keep their own history."""
+    """A fresh sampler of the candidate over 32 tokens or more, end of sequence 7. Rows keep their own history."""
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, vocab: int = VOCAB) -> None:
         self.device = candidate.device
         self.rows: dict[int, Row] = {}
-        need = SamplerNeed(candidate.device, VOCAB, MAX_ROWS, (EOS,))
+        need = SamplerNeed(candidate.device, vocab, MAX_ROWS, (EOS,))
         self.sampler: Sampler = candidate.create(need)
 
     def start(self, number: int, row: Row) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 import pickle
 import threading
 from dataclasses import fields, replace
@@ -265,3 +266,19 @@ def test_a_step_after_close_is_refused_as_a_dead_engine(bench):
     plan = bench.plan({each: 1})
     error = within_bound(lambda: bench.executor.collect(bench.executor.submit(plan)))
     assert isinstance(error, EngineDeadError), f"a step after close must raise EngineDeadError, got {error!r}"
+
+
+def test_the_death_of_a_worker_is_told_within_a_bound(bench, reference):
+    """Worker processes are killed; the next step must raise EngineDeadError. Without any, nothing can die."""
+    workers = multiprocessing.active_children()
+    bench.decode([each := sequence(0, 5)], 2)
+    for worker in workers:
+        worker.kill()
+        worker.join(BOUND_S)
+    if not workers:
+        bench.decode([each], 3)
+        bench.check(reference, [each])
+        return
+    plan = bench.plan({each: 1})
+    error = within_bound(lambda: bench.executor.collect(bench.executor.submit(plan)))
+    assert isinstance(error, EngineDeadError), f"the workers are dead; a step must raise EngineDeadError, got {error!r}"

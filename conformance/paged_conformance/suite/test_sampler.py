@@ -25,12 +25,12 @@ FILTERS = [
 
 def draw_counts(sampler, logits, seed, **values):
     """How often each token was drawn: 64 rows with seeds of their own, at many positions."""
-    bench = SamplerBench(sampler)
+    bench = SamplerBench(sampler, len(logits))
     for number in range(MAX_ROWS):
         bench.start(number, Row(params(**values), seed=1000 * seed + number))
-    counts = np.zeros(VOCAB, dtype=np.int64)
-    for _ in range(30 if sampler.quick else 120):
-        counts += np.bincount(bench.sample(dict.fromkeys(range(MAX_ROWS), logits)).tokens, minlength=VOCAB)
+    counts = np.zeros(len(logits), dtype=np.int64)
+    for _ in range(20 if sampler.quick or len(logits) > VOCAB else 120):
+        counts += np.bincount(bench.sample(dict.fromkeys(range(MAX_ROWS), logits)).tokens, minlength=len(logits))
     return counts
 
 
@@ -55,6 +55,23 @@ def test_draws_follow_the_filtered_softmax(sampler, values):
 @pytest.mark.parametrize("seed", [2, 3])
 def test_draws_follow_the_softmax_for_other_seeds(sampler, seed):
     check_distribution(sampler, seed, {})
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"top_k": 600}, {"top_p": 0.9}, {"top_k": 40, "top_p": 0.8}, {"top_p": 0.01}], ids=str
+)
+def test_a_larger_vocabulary_is_cut_and_drawn_exactly(sampler, values):
+    """Samplers look at the best few tokens first; with nearly level logits the cut lies far behind them."""
+    logits = spread(6, vocab=3000, step=0.001)
+    counts, wanted = draw_counts(sampler, logits, 6, **values), distribution(logits.astype(float), params(**values))
+    beyond = np.flatnonzero((wanted == 0) & (counts > 0))
+    assert len(beyond) == 0, f"{values}: drew {len(beyond)} tokens that the filters leave out, {beyond[:5]} among them"
+    alive = np.argsort(-wanted)[: int((wanted > 0).sum())]
+    bins = np.array_split(alive, min(16, len(alive)))  # best first, so that a cut too early empties the last one
+    statistic, bound = chi_square(
+        np.array([counts[part].sum() for part in bins]), np.array([wanted[part].sum() for part in bins])
+    )
+    assert statistic < bound, f"{values}: chi-square {statistic:.1f} over {len(bins)} bins, honest below {bound:.1f}"
 
 
 @requires("min_p")

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paged_conformance.benches.examples import bounded
-from paged_conformance.benches.sampler import EOS, VOCAB, Row, SamplerBench, params, spread
+from paged_conformance.benches.sampler import EOS, MAX_ROWS, VOCAB, Row, SamplerBench, params, spread
 from paged_conformance.marks import layer, requires
-from paged_conformance.oracles.sampler import edited
+from paged_conformance.oracles.sampler import distribution, edited
 
 pytestmark = layer("behaviour")
 
@@ -186,13 +186,16 @@ EFFECTS = {
 
 @pytest.mark.parametrize("capability", [pytest.param(name, marks=requires(name)) for name in EFFECTS])
 def test_a_declared_capability_has_an_effect(sampler, capability):
-    """Case G06: a backend accepted penalties and ignored them. 64 draws with and without must differ clearly."""
-    logits = np.linspace(1.0, 0.5, VOCAB).astype(np.float32)
-    drawn = []
-    for values in ({}, EFFECTS[capability]):
+    """Case G06: a backend accepted penalties and ignored them. Tokens that all but vanish must no longer be drawn."""
+    logits = np.linspace(8.0, 7.0, VOCAB).astype(np.float32)
+    prompt, changed = list(range(24)), params(**EFFECTS[capability])
+    gone = distribution(edited(logits, changed, prompt, [0], (EOS,)), changed) < 1e-3
+    counts = []
+    for sampling in (params(), changed):
         bench = SamplerBench(sampler)
-        bench.start(0, Row(params(**values), seed=1, prompt=list(range(24)), output=[0]))
-        drawn.append(bench.run(0, logits, 64))
-    plain, changed = (set(tokens) for tokens in drawn)
-    gone = plain - changed
-    assert len(gone) >= 3 or len(changed) == 1, f"{EFFECTS[capability]} changes nothing: {drawn[0]} and {drawn[1]}"
+        for number in range(MAX_ROWS):
+            bench.start(number, Row(sampling, seed=number, prompt=list(prompt), output=[0]))
+        counts.append(int(gone[bench.sample(dict.fromkeys(range(MAX_ROWS), logits)).tokens].sum()))
+    barred = f"{EFFECTS[capability]} bars {int(gone.sum())} of {VOCAB} tokens"
+    assert counts[0] >= 10, f"{barred}; a plain sampler must draw them often, drew {counts[0]} in {MAX_ROWS}"
+    assert counts[1] <= 3, f"{barred}, yet {counts[1]} of {MAX_ROWS} draws took one"
