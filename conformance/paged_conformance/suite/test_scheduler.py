@@ -29,7 +29,7 @@ def traffic(sched: Candidate) -> tuple[Play, list[Ask]]:
         num_host_blocks=16,
         max_model_len=64,
         max_num_seqs=5,
-        token_budget=32 if not sched.has("chunked_prefill") else 16,
+        token_budget=16 if sched.has("chunked_prefill") else 64,
         chunked_prefill=sched.has("chunked_prefill"),
     )
     return play(sched.plugins, shape, asks, aborts=random_aborts(12, asks, 0.1)), asks

@@ -65,7 +65,7 @@ def moments() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {
             "num_blocks": st.integers(4, 30),
-            "token_budget": st.integers(1, 40),
+            "token_budget": st.integers(WIDEST, 40),  # settings refuse a budget below the cap
             "spare_seqs": st.integers(0, 4),
             "members": st.lists(member, max_size=6),
             "newcomers": st.lists(st.tuples(st.integers(1, 24), st.sampled_from([1, 1, 2, WIDEST])), max_size=4),
