@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 BLOCKS, PREFIX, SCRATCH, SWAP = (f"test_allocator{part}.py::" for part in ("", "_prefix", "_scratch", "_swap"))
-LAWS = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
+TRACES = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
 
 CAUGHT_BY = {
     "alloc_leaks_on_free": BLOCKS + "test_after_the_last_sequence_left_every_block_is_free",
@@ -40,10 +40,10 @@ def test_every_broken_allocator_is_caught(harness) -> None:
     harness.assert_all_die("alloc", "alloc_mutants", CAUGHT_BY, healthy="alloc_cow")
 
 
-def test_the_state_machine_alone_finds_what_no_scenario_names(harness) -> None:
+def test_any_trace_alone_finds_what_no_scenario_names(harness) -> None:
     """Without any scenario: leaks, lost references, skipped copies and foreign hits fall to random calls."""
     names = ["alloc_leaks_on_free", "alloc_fork_counts_nothing", "alloc_skips_copy", "alloc_no_salt", "alloc_no_chain"]
     names += ["alloc_full_prompt_hit", "alloc_hands_out_twice", "alloc_swap_loses_sharing", "alloc_publishes_unwritten"]
-    outcomes = harness.run_suite("alloc", ["alloc_mutants"], names, [LAWS])
-    survivors = [name for name in names if outcomes[name, LAWS].status != "failed"]
-    assert not survivors, f"{survivors} survive the state machine"
+    outcomes = harness.run_suite("alloc", ["alloc_mutants"], names, [TRACES])
+    survivors = [name for name in names if outcomes[name, TRACES].status != "failed"]
+    assert not survivors, f"{survivors} survive random calls"

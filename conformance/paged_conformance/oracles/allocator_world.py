@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate
 
 SIZES = (4, 2, 8, 16, 32, 64, 128, 256, 1)  # block sizes in the order in which the suite likes them
+SHOWN_CALLS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,13 @@ class World:
     def expect(self, ok: bool, law: str) -> None:
         """Fail naming the law, with the calls that led here."""
         if not ok:
-            calls = "\n  ".join(self.journal)
-            raise AssertionError(f"{law}\nafter these calls:\n  {calls}")
+            shown = (
+                self.journal
+                if len(self.journal) <= SHOWN_CALLS
+                else [self.journal[0], "...", *self.journal[-SHOWN_CALLS:]]
+            )
+            calls = "\n  ".join(shown)
+            raise AssertionError(f"{law}\nafter these {len(self.journal)} calls:\n  {calls}")
 
     @property
     def free(self) -> int:
