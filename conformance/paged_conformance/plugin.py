@@ -185,7 +185,8 @@ class _Reporter:
             return
         from paged_conformance.report import Report
 
-        self._result = Report(judging.selection(self._config), judging.known_gaps(self._config), collected)
+        selection, gaps = judging.selection(self._config), judging.known_gaps(self._config)
+        self._result = Report(selection, gaps, collected, option.paged_loader_sample)
         for report in self._reports:
             self._result.add(report)
         self._result.close()

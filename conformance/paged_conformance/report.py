@@ -18,6 +18,8 @@ from paged_conformance.known_gaps import stale_gaps
 from paged_conformance.verdict import CONFORMANT, NOT_CONFORMANT, NOT_RUN, Judgement, Outcome, worst
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pytest
 
     from paged_conformance.judging import Collected
@@ -30,8 +32,11 @@ _COLOURS = {CONFORMANT: "brightgreen", NOT_CONFORMANT: "red", NOT_RUN: "lightgre
 class Report:
     """Gathers outcomes and judges at the end. Lives where reports arrive: not in xdist's workers."""
 
-    def __init__(self, selection: Selection, gaps: dict[str, str], collected: Collected) -> None:
+    def __init__(
+        self, selection: Selection, gaps: dict[str, str], collected: Collected, samples: Sequence[str] = ()
+    ) -> None:
         self._selection = selection
+        self._samples = samples
         self._gaps = gaps
         self._collected = collected
         self._judgements = {(each.kind, each.name): Judgement(each) for each in selection.all()}
@@ -98,6 +103,7 @@ class Report:
         """The command that judges the same candidates again."""
         words = ["pytest", "--pyargs", "paged_conformance.suite"]
         words += [f"--paged-{each.candidate.kind}={each.candidate.name}" for each in self.judgements]
+        words += [f"--paged-loader-sample={Path(path).name}" for path in self._samples]
         words.append(f"--paged-device={self._selection.device}")
         return " ".join([*words, "--paged-quick"] if self._selection.quick else words)
 

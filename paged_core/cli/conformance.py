@@ -30,6 +30,7 @@ def pytest_arguments(parameters: Mapping[str, Any]) -> list[str]:
     words = ["--pyargs", "paged_conformance.suite", "-p", "no:cacheprovider"]
     for kind in (*KINDS, "plugin"):
         words += [f"--paged-{kind}={name}" for name in parameters[kind]]
+    words += [f"--paged-loader-sample={path}" for path in parameters["loader_sample"]]
     for name in ("device", "report", "badge", "known_gaps"):
         if parameters[name] is not None:
             words.append(f"--paged-{name.replace('_', '-')}={parameters[name]}")
@@ -55,10 +56,12 @@ def _options() -> list[click.Option]:
         for kind, info in KINDS.items()
     ]
     more = "Load one more plugin: a module name, a .py file or a package folder. Repeatable."
+    sample = "A sound small model in the format of the judged loader. Repeatable."
     gaps = "The pyproject.toml with the known gaps. Default: that of the current folder."
     device = click.Choice(["cpu", "cuda"])
     options += [
         Option(["--plugin"], section=_CANDIDATES, multiple=True, metavar="MODULE", help=more),
+        Option(["--loader-sample"], section=_CANDIDATES, multiple=True, metavar="PATH", help=sample),
         Option(["--known-gaps"], section=_CANDIDATES, metavar="FILE", help=gaps),
         Option(["--device"], section=_RUN, type=device, help="Where candidates run. Default: cpu."),
         Option(["--quick"], section=_RUN, is_flag=True, help="Fewer examples: about 20 seconds a kind."),
