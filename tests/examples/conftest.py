@@ -9,6 +9,7 @@ import sysconfig
 import venv
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import pytest
 
 from paged_core.testing.tiny import write_tiny_llama

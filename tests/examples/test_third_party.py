@@ -102,6 +102,13 @@ def test_both_examples_are_conformant(environment: Environment) -> None:
     }
 
 
+def test_templates_travel_in_the_wheel(environment: Environment, tmp_path: Path) -> None:
+    output = environment.ok("paged-core", "new-plugin", "alloc", "mine", "--output", str(tmp_path))
+    module = Path(output.strip()) / "paged_alloc_mine"
+    question = ("paged-core", "run", "hello", "--model=model", "--attn=numpy", "--alloc=mine", "--max-tokens=2")
+    assert environment.ok(*question, "--plugin", str(module), "--audit").strip()
+
+
 @pytest.mark.parametrize("example", ["paged-sched-sjf", "paged-attn-numpy"])
 def test_the_tests_of_the_example_pass(example: str, environment: Environment, tmp_path: Path) -> None:
     for name in ("tests", "pyproject.toml"):  # without the package: it is the wheel's that is tested
