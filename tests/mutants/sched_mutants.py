@@ -224,6 +224,23 @@ class LoneGroupLeaves(Wrapped):
         return self.inner.decide(view)
 
 
+class RunsWithoutResume(Wrapped):
+    """Runs preempted groups without naming them as returners."""
+
+    def decide(self, view: View) -> Decision:
+        decision = self.inner.decide(view)
+        decision.resume = []
+        return decision
+
+
+class SecondComesFirst(Wrapped):
+    """Lets the second in line go ahead of the first."""
+
+    def decide(self, view: View) -> Decision:
+        line = list(view.waiting)
+        return self.inner.decide(Altered(view, waiting=[*line[1:2], *line[:1], *line[2:]]))
+
+
 class MutantProvider(Provider[SchedulerNeed, Scheduler]):
     """Offers one mutant; it declares what sched_fcfs declares."""
 
@@ -263,6 +280,8 @@ MUTANTS = {
     "sched_reorders": ReordersTheQueue,
     "sched_beyond_gap": RunsBeyondTheGap,
     "sched_lone_leaves": LoneGroupLeaves,
+    "sched_no_resume": RunsWithoutResume,
+    "sched_second_first": SecondComesFirst,
 }
 
 

@@ -23,6 +23,8 @@ CAUGHT_BY = {
     "sched_reorders": LAWS + "test_decide_leaves_the_view_alone",
     "sched_beyond_gap": LAWS + "test_a_run_computes_between_one_token_and_the_gap",
     "sched_lone_leaves": PRESSURE + "test_a_lone_group_is_never_preempted",
+    "sched_no_resume": LAWS + "test_groups_are_taken_from_the_queue_they_are_in",
+    "sched_second_first": LAWS + "test_newcomers_enter_in_the_order_they_came",
 }
 
 
