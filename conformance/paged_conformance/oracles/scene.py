@@ -60,7 +60,7 @@ def plain_need(attn: Candidate, required: tuple[str, ...] = ()) -> AttentionNeed
 
 
 class Scene:
-    """Sequences of known `lengths` in a pool of permuted blocks, plus `spare` blocks that nobody owns.
+    """Sequences of known `lengths` in a pool of permuted blocks, three of which nobody owns.
 
     q, k, v: one tensor a sequence, [length, heads, head_dim], in the need's dtype on the CPU; they depend on the
     sequence's index and the seed only. The cache starts as finite noise; `poison` replaces that.
