@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,13 +23,15 @@ PROPERTY = "paged_conformance"
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What was collected before any narrowing: ids of judging tests, and the suite files they are in.
+    """What was collected before any narrowing: ids of judging tests, and the suite files that were read.
 
-    `by_id`: the command line named single tests, so that whole files were not collected.
+    `every_file`: all files of the suite. `by_id`: the command line named single tests, so that files were not wholly
+    collected.
     """
 
     ids: frozenset[str]
     files: frozenset[str]
+    every_file: frozenset[str]
     by_id: bool
 
     @staticmethod
@@ -37,16 +40,20 @@ class Collected:
         suite = [item for item in items if is_of_suite(item)]
         ids = frozenset(test_id(item) for item in suite if is_judged(item) and candidates_of(item))
         by_id = any("::" in str(argument) for argument in config.args)
-        return Collected(ids, frozenset(test_id(item).split("::")[0] for item in suite), by_id)
+        files = frozenset(test_id(item).split("::")[0] for item in suite)
+        every_file = frozenset(path.name for path in (Path(__file__).parent / "suite").glob("test_*.py"))
+        return Collected(ids, files, every_file, by_id)
 
     def as_json(self) -> dict[str, Any]:
         """For the way from a worker to the controller."""
-        return {"ids": sorted(self.ids), "files": sorted(self.files), "by_id": self.by_id}
+        sets = {"ids": self.ids, "files": self.files, "every_file": self.every_file}
+        return {name: sorted(members) for name, members in sets.items()} | {"by_id": self.by_id}
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> Collected:
         """The reverse."""
-        return Collected(frozenset(body["ids"]), frozenset(body["files"]), body["by_id"])
+        ids, files, every_file = (frozenset(body[name]) for name in ("ids", "files", "every_file"))
+        return Collected(ids, files, every_file, body["by_id"])
 
 
 _SELECTION = pytest.StashKey["Selection"]()

@@ -62,11 +62,11 @@ class Report:
 
     def close(self) -> None:
         """Judge: no more outcomes will come."""
-        every_file = suite_files()
-        if not self._collected.by_id:
-            self.stale = stale_gaps(self._gaps, self._collected.ids, self._collected.files, every_file)
+        collected = self._collected
+        if not collected.by_id:
+            self.stale = stale_gaps(self._gaps, collected.ids, collected.files, collected.every_file)
         ran = {name for judgement in self.judgements for name in judgement.outcomes}
-        self.complete = every_file <= self._collected.files and self._collected.ids <= ran
+        self.complete = collected.every_file <= collected.files and collected.ids <= ran
         for judgement in self.judgements:
             judgement.reasons += self._selection.reasons_not_run(judgement.candidate)
             judgement.partial = not self.complete
@@ -143,11 +143,6 @@ class Report:
         if not self.complete:
             lines.append("only part of the suite ran, which gives no verdict")
         return [*lines, *(f"known gap {name!r} matches no test: delete it" for name in self.stale)]
-
-
-def suite_files() -> set[str]:
-    """Names of the suite's test files."""
-    return {path.name for path in (Path(__file__).parent / "suite").glob("test_*.py")}
 
 
 def _outcome(report: pytest.TestReport) -> tuple[str, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from paged_conformance import judging
 from paged_conformance.candidate import Candidate
 from paged_conformance.known_gaps import stale_gaps
 from paged_conformance.marks import layer, requires
 from paged_conformance.verdict import Judgement, Outcome, worst
 
+from paged_core.api import provider
 from paged_core.testing.build import default_plugins
 
 
@@ -45,6 +47,10 @@ def test_the_worst_verdict_counts() -> None:
 def test_a_gap_in_a_file_that_was_not_collected_is_not_called_stale() -> None:
     gaps = dict.fromkeys(["a.py::x", "a.py::gone", "b.py::x", "nowhere.py::x"], "")
     assert stale_gaps(gaps, {"a.py::x"}, {"a.py"}, {"a.py", "b.py"}) == ["a.py::gone", "nowhere.py::x"]
+
+
+def test_the_kinds_are_those_of_the_contract() -> None:
+    assert tuple(provider.KINDS) == judging.KINDS
 
 
 def test_marks_refuse_what_means_nothing() -> None:
