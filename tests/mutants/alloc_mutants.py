@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paged_alloc_cow import CowProvider
 from paged_alloc_cow.allocator import CowAllocator
-from paged_alloc_cow.scratch import CowScratch
 
 from paged_core.api.allocator import BlockCopy, SwapPair
 from paged_core.api.hookspecs import hookimpl
@@ -283,52 +282,6 @@ class TolerantOfStrangers(Smug):
             return None
 
 
-class OverPromisingScratch(CowScratch):
-    """Asks one block less than it needs."""
-
-    def need(self, group: Group, num_tokens: int) -> int:
-        return max(0, super().need(group, num_tokens) - 1)
-
-
-class OverPromises(Smug):
-    """Has a scratch that asks one block less."""
-
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
-        return OverPromisingScratch(self, decode_rows)
-
-
-class FreeTwiceScratch(CowScratch):
-    """Counts every block of a victim as freed, shared or not."""
-
-    def give_back(self, group: Group) -> int:
-        super().give_back(group)
-        held = sum(int(self._allocator.lengths[seq.row]) for seq in group.live)
-        self._free = min(self.total, self._free + held)
-        return held
-
-
-class GivesBackShared(Smug):
-    """Has a scratch that counts a block once per table."""
-
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
-        return FreeTwiceScratch(self, decode_rows)
-
-
-class ForgetfulDecodes(CowScratch):
-    """Counts fresh blocks of decodes and forgets the copies."""
-
-    def _count_decodes(self) -> int:
-        columns = self._allocator.decode_columns(self._decode_rows)
-        return int(columns.crosses.sum())
-
-
-class UncountedCopies(Smug):
-    """Has a scratch that forgets copies."""
-
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
-        return ForgetfulDecodes(self, decode_rows)
-
-
 MUTANTS: dict[str, type[CowAllocator]] = {
     "alloc_leaks_on_free": LeaksOnFree,
     "alloc_fork_counts_twice": ForkCountsTwice,
@@ -354,9 +307,6 @@ MUTANTS: dict[str, type[CowAllocator]] = {
     "alloc_reserves_secretly": ReservesSecretly,
     "alloc_shrinks_too_little": ShrinksTooLittle,
     "alloc_tolerant": TolerantOfStrangers,
-    "alloc_over_promises": OverPromises,
-    "alloc_gives_back_shared": GivesBackShared,
-    "alloc_uncounted_copies": UncountedCopies,
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-BLOCKS, PREFIX, SCRATCH, SWAP = (f"test_allocator{part}.py::" for part in ("", "_prefix", "_scratch", "_swap"))
+BLOCKS, PREFIX, SWAP = (f"test_allocator{part}.py::" for part in ("", "_prefix", "_swap"))
+SCRATCH, PLANS = "test_allocator_scratch.py::", "test_allocator_plans.py::"
 TRACES = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
+COST = "test_cost.py::"
 
 CAUGHT_BY = {
     "alloc_leaks_on_free": BLOCKS + "test_after_the_last_sequence_left_every_block_is_free",
@@ -30,14 +32,24 @@ CAUGHT_BY = {
     "alloc_reserves_secretly": BLOCKS + "test_lengths_around_a_block_end_take_exactly_the_blocks_they_fill",
     "alloc_shrinks_too_little": BLOCKS + "test_shrinking_gives_back_the_blocks_wholly_beyond",
     "alloc_tolerant": BLOCKS + "test_wrong_use_is_refused_and_changes_nothing",
-    "alloc_over_promises": SCRATCH + "test_whatever_a_scratch_accepted_can_be_carried_out_in_ledger_order",
+}
+
+PLANS_CAUGHT_BY = {
+    "alloc_over_promises": PLANS + "test_whatever_a_scratch_accepted_can_be_carried_out_in_ledger_order",
     "alloc_gives_back_shared": SCRATCH + "test_a_block_shared_among_victims_is_freed_by_the_last_of_them",
     "alloc_uncounted_copies": SCRATCH + "test_need_of_a_gang_is_need_decodes",
+    "alloc_hoards": COST + "test_decode_steps_of_this_allocator_leave_nothing_behind",
+    "alloc_copies_tables": COST + "test_a_decode_step_of_this_allocator_allocates_little",
+    "alloc_probes_again": COST + "test_decoding_with_this_allocator_calls_no_hook",
 }
 
 
 def test_every_broken_allocator_is_caught(harness) -> None:
     harness.assert_all_die("alloc", "alloc_mutants", CAUGHT_BY, healthy="alloc_cow")
+
+
+def test_every_broken_scratch_and_every_costly_step_is_caught(harness) -> None:
+    harness.assert_all_die("alloc", "alloc_plan_mutants", PLANS_CAUGHT_BY, healthy="alloc_cow")
 
 
 def test_any_trace_alone_finds_what_no_scenario_names(harness) -> None:

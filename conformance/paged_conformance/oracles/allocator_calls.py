@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from paged_conformance.oracles.allocator_plan import Plan
-from paged_conformance.oracles.allocator_world import PLAIN, Origin, World
+from paged_conformance.oracles.allocator_shape import PLAIN, Origin
 
 if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate
+    from paged_conformance.oracles.allocator_world import World
     from paged_core.api.request import Group, Sequence
 
 ORIGINS = (PLAIN, PLAIN, PLAIN, Origin(salt="s"), Origin(adapter="s"), Origin(cold=True))

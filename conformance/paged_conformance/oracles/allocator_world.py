@@ -6,13 +6,12 @@ copied follows from the model. `check()` of the allocator is called too, for it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paged_conformance.oracles.allocator import AllocatorModel
-from paged_core.api.allocator import Allocator, AllocatorNeed, Scratch, SwapPair
+from paged_conformance.oracles.allocator_shape import PLAIN, Origin, Shape
 from paged_core.api.params import SamplingParams
 from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence
 
@@ -20,50 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from paged_conformance.candidate import Candidate
+    from paged_core.api.allocator import Allocator, Scratch, SwapPair
 
-SIZES = (4, 2, 8, 16, 32, 64, 128, 256, 1)  # block sizes in the order in which the suite likes them
 SHOWN_CALLS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Sizes of a world. `block_size` 0: the first of SIZES that the candidate accepts. Lengths are in blocks."""
-
-    num_blocks: int = 16
-    block_size: int = 0
-    num_host_blocks: int = 0
-    max_rows: int = 24
-    max_blocks: int = 16
-    prefix_cache: bool = True
-    hash_seed: int | None = None
-
-    def need(self, candidate: Candidate) -> AllocatorNeed:
-        """The need that the engine would state; the prefix cache is only asked of those that declare it."""
-        cache = self.prefix_cache and candidate.has("prefix_cache")
-
-        def stated(size: int) -> AllocatorNeed:
-            length = self.max_blocks * size
-            return AllocatorNeed(
-                self.num_blocks, self.num_host_blocks, size, self.max_rows, length, cache, self.hash_seed
-            )
-
-        if self.block_size:
-            return stated(self.block_size)
-        fitting = [size for size in SIZES if candidate.fit(stated(size)).ok]
-        assert fitting, f"{candidate.name} accepts none of the block sizes {sorted(SIZES)}; 16 is mandatory"
-        return stated(fitting[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Whose tokens they are, and whether they may be hit."""
-
-    salt: str | None = None
-    adapter: str | None = None
-    cold: bool = False
-
-
-PLAIN = Origin()
 
 
 class World:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paged_conformance.marks import layer, requires
-from paged_conformance.oracles.allocator_world import Shape, World
+from paged_conformance.oracles.allocator_shape import Shape
+from paged_conformance.oracles.allocator_world import World
 from paged_core.errors import PluginContractError
 
 if TYPE_CHECKING:
@@ -226,7 +227,8 @@ def test_growing_many_at_once_equals_growing_one_by_one(alloc: Candidate) -> Non
     for world, members in ((many, seqs), (single, twins)):
         for seq in members:
             world.write(seq, 1)
-    assert many.alloc.stats() == single.alloc.stats(), "grow_decodes and grow leave different pools"
+    if many.exact:
+        assert many.alloc.stats() == single.alloc.stats(), "grow_decodes and grow leave different pools"
     many.drain()
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from paged_conformance.marks import layer
 from paged_conformance.oracles.allocator_calls import CALLS, Call, Trace
-from paged_conformance.oracles.allocator_world import Shape, World
+from paged_conformance.oracles.allocator_shape import Shape
+from paged_conformance.oracles.allocator_world import World
 
 if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from paged_conformance.marks import layer, requires
-from paged_conformance.oracles.allocator_world import PLAIN, Origin, Shape, World
+from paged_conformance.oracles.allocator_shape import PLAIN, Origin, Shape
+from paged_conformance.oracles.allocator_world import World
 
 if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate

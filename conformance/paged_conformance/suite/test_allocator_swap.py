@@ -8,7 +8,8 @@ import pytest
 
 from paged_conformance.marks import layer, requires
 from paged_conformance.oracles.allocator_plan import Plan
-from paged_conformance.oracles.allocator_world import Shape, World
+from paged_conformance.oracles.allocator_shape import Shape
+from paged_conformance.oracles.allocator_world import World
 from paged_core.api.request import Group, GroupState
 from paged_core.errors import PluginContractError
 
