@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from paged_conformance.candidate import Candidate
-    from paged_core.api.request import Sequence
 
 pytestmark = layer("behaviour")
 
