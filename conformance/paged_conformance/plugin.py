@@ -181,7 +181,7 @@ class _Reporter:
         """Judge, write the files, and set the exit code unless pytest itself has found something wrong."""
         collected = self._config.stash.get(judging.COLLECTED, None)
         option = self._config.option
-        if collected is None or not (collected.ids or option.paged_report or option.paged_badge):
+        if option.collectonly or collected is None or not (collected.ids or option.paged_report or option.paged_badge):
             return
         from paged_conformance.report import Report
 

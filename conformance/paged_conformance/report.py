@@ -71,6 +71,12 @@ class Report:
             judgement.reasons += self._selection.reasons_not_run(judgement.candidate)
             judgement.partial = not self.complete
 
+    def _missing(self) -> str:
+        files = sorted(self._collected.every_file - self._collected.files)
+        ran = {name for judgement in self.judgements for name in judgement.outcomes}
+        num_tests = len(self._collected.ids - ran)
+        return ", ".join(files + ([f"{num_tests} of the collected tests"] if num_tests else []))
+
     @property
     def exit_code(self) -> int:
         """0, 1 or 3, for a run in which pytest itself found nothing wrong."""
@@ -141,7 +147,7 @@ class Report:
             f"{judgement.candidate.name}: {reason}" for judgement in self.judgements for reason in judgement.reasons
         ]
         if not self.complete:
-            lines.append("only part of the suite ran, which gives no verdict")
+            lines.append(f"only part of the suite ran, which gives no verdict; not run: {self._missing()}")
         return [*lines, *(f"known gap {name!r} matches no test: delete it" for name in self.stale)]
 
 

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorNeed:
-    """What the engine asks of an allocator. `num_blocks` is 0 while the pool's size is not known yet (probe only)."""
+    """What the engine asks of an allocator. `num_blocks` is 0 while the pool's size is not known yet (probe only).
+
+    `prefix_cache` permits caching; an allocator that has none accepts it and never reports a hit.
+    """
 
     num_blocks: int
     num_host_blocks: int

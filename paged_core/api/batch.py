@@ -132,8 +132,9 @@ class Batch:
     rows                     int32 [num_seqs]; rows of `tables`
     tables                   int32 [max_rows, max_blocks]; the allocator's own array, not a copy
     positions                int32 [num_tokens]
-    slots                    int64 [num_tokens]; block * block_size + offset each token's K and V go to
-    shared_prefixes          [(rows, num_blocks)]: sequences that share leading blocks; empty by default
+    slots                    int64 [num_tokens]; block * block_size + offset each token's K and V go to; a negative
+                             slot is written nowhere
+    shared_prefixes          [(table rows, num_blocks)]: sequences that share leading blocks; empty by default
     rope                     per RopeSpec: (cos, sin), each float32 [num_tokens, rotary_dim / 2] for these positions;
                              only for backends that declare `fused_rope`
     """

@@ -84,7 +84,10 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, plan: StepPlan) -> Ticket:
-        """Begin a step: moves, forward pass, sampling. The plan's arrays stay unchanged until it was collected."""
+        """Begin a step: moves, forward pass, sampling. The plan's arrays stay unchanged until it was collected.
+
+        Raises EngineDeadError after `close` and before `start`.
+        """
 
     @abstractmethod
     def collect(self, ticket: Ticket) -> StepResult:
@@ -92,4 +95,4 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release memory and processes. Idempotent."""
+        """Release memory and processes. Idempotent, and harmless before `start`."""

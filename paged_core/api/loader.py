@@ -86,4 +86,7 @@ class Loader(ABC):
 
     @abstractmethod
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Stream (canonical name, tensor) pairs as stored, each once (`paged_core.model.weights` lists the names)."""
+        """Stream (canonical name, tensor) pairs as stored, each once (`paged_core.model.weights` lists the names).
+
+        May be called again, and then streams the same.
+        """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
+import hashlib
 import math
 import reprlib
 from collections.abc import Mapping
@@ -122,6 +124,19 @@ class SamplingParams:
         """Table rows the request may need at once: max(n, best_of, beam_width)."""
         beams = (self.beam_width or self.n) if self.use_beam_search else 1
         return max(self.n, self.best_of or 1, beams)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether more sequences are drawn than returned: the best n by cumulative log-probability are kept."""
+        return self.best_of is not None and self.best_of > self.n
+
+    def for_sampler(self) -> SamplingParams:
+        """These parameters as the sampler needs them: ranking wants the log-probability of every drawn token."""
+        if not self.ranked or self.logprobs is not None:
+            return self
+        params = copy.copy(self)
+        params.logprobs = 0
+        return params
 
     @property
     def stop_strings(self) -> list[str]:
@@ -252,3 +267,14 @@ def _bias(bias: Any) -> dict[int, float]:
         _number("logit_bias", value, -100.0, 100.0)
         result[token] = float(value)
     return result
+
+
+def branch_seed(seed: int, branch: int) -> int:
+    """Seed of branch `branch` of a request with `seed`: the request's own for branch 0, hashed for the others.
+
+    A request of one sequence that brings this seed draws the same tokens as the branch.
+    """
+    if branch == 0:
+        return seed
+    mixed = hashlib.blake2b(f"{seed}/{branch}".encode(), digest_size=8).digest()
+    return int.from_bytes(mixed, "little")

@@ -217,8 +217,11 @@ class Group:
 
     @property
     def decoding(self) -> bool:
-        """Whether every live branch has a gap of exactly one: the group runs all branches or none (gang)."""
-        return all(seq.gap == 1 for seq in self.live)
+        """Whether every live branch has a gap of exactly one: the group runs all branches or none (gang).
+
+        A group that is still to fork does not decode yet, however small its gap: its next draw makes the branches.
+        """
+        return len(self.sequences) >= self.num_reserved_rows and all(seq.gap == 1 for seq in self.live)
 
 
 def spread(live: list[Sequence]) -> list[tuple[Sequence, int]]:

@@ -65,12 +65,14 @@ class Emitter:
         """End a whole request now, wherever it is: abort, deadline, outgrown pool, failure."""
         answer = self._answers[group.id]
         answer.error = error
-        for seq, branch in zip(group.sequences, answer.branches, strict=True):
-            if not seq.finished and seq.row >= 0:
-                branch.push([int(token) for token in self._output_ids(seq.row)[branch.num_pushed :]])
-            branch.finish(reason, None)
+        for seq in group.live:
             if seq.row >= 0:
+                branch = answer.branches[seq.index]
+                branch.push([int(token) for token in self._output_ids(seq.row)[branch.num_pushed :]])
                 self._endings.end(seq.row)
+        for branch in answer.branches:
+            if branch.finish_reason is None:
+                branch.finish(reason, None)
         self._ledger.finish_group(group, reason)
         return self._output(answer, now)
 

@@ -69,11 +69,14 @@ class Intake:
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
-        if params.num_sequences > 1 or params.use_beam_search:
+        if params.use_beam_search:
+            raise RequestError("beam search is not supported by this version", "use_beam_search")
+        most = min(self._facts.max_num_seqs, self._facts.token_budget)
+        if params.num_sequences > most:
             raise RequestError(
-                "several sequences per request (n, best_of, beam search) are not supported by this version; "
-                "submit the prompt n times with different seeds",
-                "n" if params.n > 1 else "best_of" if params.best_of else "use_beam_search",
+                f"{params.num_sequences} sequences were asked for; this engine runs at most {most} at once "
+                f"(max_num_seqs {self._facts.max_num_seqs}, {self._facts.token_budget} tokens a step)",
+                "best_of" if params.ranked else "n",
             )
         params.check_vocabulary(self._facts.vocab_size)
 
@@ -91,10 +94,12 @@ class Intake:
                 f"prompt ({num}) plus min_tokens ({params.min_tokens}) exceed max_model_len ({facts.max_model_len})",
                 "min_tokens",
             )
-        blocks = -(-num // facts.block_size)
+        branches = params.num_sequences
+        blocks = -(-num // facts.block_size) + (branches - (num % facts.block_size > 0) if branches > 1 else 0)
         if blocks > facts.num_blocks:
+            fan_out = f" for {branches} sequences" if branches > 1 else ""
             raise RequestError(
-                f"the prompt has {num} tokens and needs {blocks} blocks of {facts.block_size}; "
+                f"the prompt has {num} tokens and needs {blocks} blocks of {facts.block_size}{fan_out}; "
                 f"the pool has {facts.num_blocks} ({facts.kv_tokens} tokens): give it more with --kv-memory",
                 "prompt",
             )

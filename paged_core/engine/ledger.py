@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.api.batch import RowStart, StepPlan, StepResult
+from paged_core.api.params import branch_seed
 from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, share_out, spread
 from paged_core.engine.audit import audit
+from paged_core.engine.branches import Branches
 from paged_core.engine.queues import Queues
 from paged_core.engine.stepplan import StepPlanBuilder
 from paged_core.engine.view import LedgerView
@@ -47,6 +49,7 @@ class Ledger:
         self.allocator = allocator
         self.rows = rows
         self.queues = Queues(rows)
+        self.branches = Branches(self.queues, allocator)
         self.token_budget, self.max_num_seqs = limits
         self.step = 0
         self.num_preemptions = {"swap": 0, "recompute": 0}
@@ -102,6 +105,7 @@ class Ledger:
         size = self.allocator.block_size
         before = columns.num_computed[rows]
         columns.num_computed[rows] = plan.seq_lens
+        self.branches.fork_pending()
         if result.tokens.shape[1] != 1:
             raise PluginContractError("the executor returned several tokens a draw without being asked to speculate")
         drawn = plan.sample_rows[result.num_tokens == 1]
@@ -114,12 +118,14 @@ class Ledger:
         for row, (first, top) in result.prompt_logprobs.items():
             self._prompt_collected(row, first + len(top.chosen))
         for group in list(self.queues.prefilling.values()):
+            self.branches.restore(group)
             self.queues.settle(group)
 
     def finish_sequence(self, seq: Sequence, reason: str) -> None:
         """End one branch: its blocks are free at once; the group ends with its last branch."""
         seq.finish_reason = reason
         group = self.queues.by_id[seq.request.id]
+        self.branches.end(group, seq)
         if seq.row >= 0:
             self.allocator.free(seq)
         if group.live:
@@ -130,7 +136,9 @@ class Ledger:
 
     def finish_group(self, group: Group, reason: str) -> None:
         """End all live branches for one reason, in whichever queue the group is."""
-        for seq in group.live:
+        live = group.live
+        self.branches.away.difference_update(live)
+        for seq in live:
             seq.finish_reason = reason
             if seq.row >= 0:
                 self.allocator.free(seq)
@@ -171,6 +179,7 @@ class Ledger:
             for seq in group.live:
                 self.allocator.free(seq)
                 self.rows.num_computed[seq.row] = 0
+            self.branches.drop(group)
         self.num_preemptions[mode] += 1
         self.queues.preempt(group, Residency.HOST if mode == "swap" else Residency.NONE)
 
@@ -195,21 +204,27 @@ class Ledger:
     def _admitted(self, group: Group, moves: _Moves, now: float) -> None:
         params = group.request.params
         group.first_scheduled = now
-        for seq in group.sequences:
-            if params.prompt_logprobs is not None:
-                self.prompt_due[seq.row] = 1
-                seq.cold = len(group.request.prompt_token_ids) > 1
-            seed = self._seeds[group.id]
-            moves.started.append(
-                RowStart(seq.row, params, seed, seq.index, seq.token_ids.copy(), np.zeros(0, dtype=np.int32))
-            )
+        (seq,) = group.sequences
+        if params.prompt_logprobs is not None:
+            self.prompt_due[seq.row] = 1
+            seq.cold = len(group.request.prompt_token_ids) > 1
+        moves.started.append(self._row_start(seq))
         self.num_cached[group.id] = self._open(group)
+
+    def _row_start(self, seq: Sequence) -> RowStart:
+        """Branch i draws from the stream of its own seed, so that it equals a request that brings that seed."""
+        request = seq.request
+        seed = branch_seed(self._seeds[request.id], seq.index)
+        prompt = np.array(request.prompt_token_ids, dtype=np.int32)
+        return RowStart(seq.row, request.params.for_sampler(), seed, 0, prompt, np.zeros(0, dtype=np.int32))
 
     def _open(self, group: Group) -> int:
         hits = 0
         for seq in group.live:
-            hits = self.allocator.open(seq)
-            self.rows.num_computed[seq.row] = hits
+            if seq not in self.branches.away:
+                hits = self.allocator.open(seq)
+                self.rows.num_computed[seq.row] = hits
+        self.branches.restore(group)
         self.queues.settle(group)
         return hits
 
@@ -223,15 +238,27 @@ class Ledger:
         return rows if copies else rows[self.rows.num_computed[rows] % self.allocator.block_size == 0]
 
     def _grow_run(self, run: Run, builder: StepPlanBuilder, moves: _Moves) -> None:
-        caught_up = run.num_tokens == run.group.gap
-        for seq, num in share_out(spread(run.group.live), run.num_tokens):
-            if num == 0:
+        """Spread the run over the branches. A gang samples only when all of it is here and caught up."""
+        group, num_tokens = run
+        parts, away = spread(group.live), self.branches.away
+        samples = num_tokens == sum(own for _, own in parts)
+        if samples and any(seq in away for seq, _ in parts):
+            samples, num_tokens = False, num_tokens - 1
+        for seq, num in share_out(parts, num_tokens):
+            if num == 0 or seq in away:
                 continue
             copies = self.allocator.grow(seq, num)
             if copies is None:
-                raise _no_room(run.group, f"{num} more tokens")
+                raise _no_room(group, f"{num} more tokens")
             moves.copies += copies
-            builder.chunk(seq, num, samples=caught_up, prompt_from=self.prompt_due.get(seq.row))
+            draws = self._draws(seq, group, moves) if samples else ()
+            builder.chunk(seq, num, draws=draws, prompt_from=self.prompt_due.get(seq.row))
+
+    def _draws(self, seq: Sequence, group: Group, moves: _Moves) -> list[int]:
+        """Rows that sample from `seq` now: its own, and those of the branches that fork from it with this draw."""
+        children = self.branches.reserve(group) if seq.num_output == 0 and seq.index == 0 else []
+        moves.started += [self._row_start(child) for child in children]
+        return [seq.row, *(child.row for child in children)]
 
     # -- small books ----------------------------------------------------------------------------------------------
 

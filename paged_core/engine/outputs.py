@@ -15,14 +15,14 @@ from paged_core.engine.stops import StopChecker
 if TYPE_CHECKING:
     from paged_core.api.batch import TopLogprobs
     from paged_core.api.loader import Tokenizer
-    from paged_core.api.request import Group, Sequence
+    from paged_core.api.request import Group, Request
 
 
 class BranchText:
     """Text and log-probabilities of one branch as it grows."""
 
-    def __init__(self, seq: Sequence, tokenizer: Tokenizer) -> None:
-        params = seq.request.params
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        params = request.params
         self.text = ""
         self.cumulative_logprob: float | None = None
         self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
@@ -33,8 +33,7 @@ class BranchText:
         self._tokenizer = tokenizer
         self._detokenizer: Detokenizer | None = None
         if params.detokenize:
-            prompt = seq.request.prompt_token_ids
-            self._detokenizer = Detokenizer(tokenizer, prompt, params.skip_special_tokens)
+            self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
         self._stops = StopChecker(params.stop_strings, params.include_stop_str_in_output)
 
     @property
@@ -97,9 +96,9 @@ class Answer:
     def __init__(self, group: Group, tokenizer: Tokenizer, *, stream: bool) -> None:
         params = group.request.params
         self.group = group
-        self.stream = stream
-        self.watched = stream or bool(params.stop) or params.logprobs is not None
-        self.branches = [BranchText(seq, tokenizer) for seq in group.sequences]
+        self.stream = stream and not params.ranked  # which branches are kept is known at the end only
+        self.watched = self.stream or bool(params.stop) or params.logprobs is not None or params.ranked
+        self.branches = [BranchText(group.request, tokenizer) for _ in range(params.num_sequences)]
         self.metrics = RequestMetrics(arrival_time=group.arrival)
         self.error: str | None = None
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
@@ -125,13 +124,20 @@ class Answer:
             request_id=request.id,
             prompt=request.prompt,
             prompt_token_ids=list(request.prompt_token_ids),
-            outputs=[branch.snapshot(i) for i, branch in enumerate(self.branches)],
+            outputs=[branch.snapshot(i) for i, branch in enumerate(self._kept())],
             finished=finished,
             prompt_logprobs=self.prompt_logprobs,
             metrics=metrics,
             num_cached_tokens=metrics.num_cached_tokens,
             error=self.error,
         )
+
+    def _kept(self) -> list[BranchText]:
+        params = self.group.request.params
+        if not params.ranked:
+            return self.branches
+        ranking = sorted(self.branches, key=lambda branch: -(branch.cumulative_logprob or 0.0))
+        return ranking[: params.n]
 
 
 def logprob_entry(top: TopLogprobs, i: int, token: int, tokenizer: Tokenizer) -> dict[int, Logprob]:

@@ -77,10 +77,14 @@ class Queues:
         """waiting -> running; its sequences get their rows."""
         del self.waiting[group.id]
         for seq in group.sequences:
-            row = self._free_rows.pop()
-            seq.bind(self.rows, row)
-            self.seq_of_row[row], self.group_of_row[row] = seq, group
+            self.give_row(group, seq)
         self._start(group)
+
+    def give_row(self, group: Group, seq: Sequence) -> None:
+        """A row for a sequence of a group that was admitted; `num_reserved_rows` were set aside for it."""
+        row = self._free_rows.pop()
+        seq.bind(self.rows, row)
+        self.seq_of_row[row], self.group_of_row[row] = seq, group
 
     def resume(self, group: Group) -> None:
         """preempted -> running."""

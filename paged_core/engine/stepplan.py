@@ -9,6 +9,8 @@ import numpy as np
 from paged_core.api.batch import PromptRows, StepPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from paged_core.api.request import Rows, Sequence
@@ -26,17 +28,21 @@ class StepPlanBuilder:
         self._step = step
         self._decode_rows: Ints = _NONE
         self._chunks: list[tuple[Sequence, int]] = []
-        self._samples: list[bool] = []
+        self._draws: list[Collection[int]] = []
         self._prompt_from: list[int | None] = []
 
     def decode(self, rows: Ints) -> None:
         """One token for each of `rows`; all of them sample."""
         self._decode_rows = rows
 
-    def chunk(self, seq: Sequence, num_tokens: int, *, samples: bool, prompt_from: int | None) -> None:
-        """`num_tokens` of `seq` from num_computed on; `prompt_from`: first prompt position whose logprobs are due."""
+    def chunk(self, seq: Sequence, num_tokens: int, *, draws: Collection[int], prompt_from: int | None) -> None:
+        """`num_tokens` of `seq` from num_computed on.
+
+        `draws`: rows that sample from its last token (several when it is about to fork). `prompt_from`: first prompt
+        position whose logprobs are due.
+        """
         self._chunks.append((seq, num_tokens))
-        self._samples.append(samples)
+        self._draws.append(draws)
         self._prompt_from.append(prompt_from)
 
     def build(self) -> StepPlan:
@@ -57,18 +63,19 @@ class StepPlanBuilder:
         query_start = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(lengths, out=query_start[1:])
         chunk_rows = np.fromiter((seq.row for seq, _ in self._chunks), np.int32, len(self._chunks))
-        all_rows = np.concatenate([rows, chunk_rows])
-        draws = np.concatenate([np.ones(num_decodes, dtype=bool), np.array(self._samples, dtype=bool)])
+        counts = [len(draws) for draws in self._draws]
+        drawn_rows = np.array([row for draws in self._draws for row in draws], dtype=np.int32)
+        source = np.concatenate([np.arange(num_decodes), np.repeat(np.arange(len(counts)) + num_decodes, counts)])
         return StepPlan(
             step=self._step,
             token_ids=np.concatenate(token_parts),
             positions=np.concatenate(position_parts),
             query_start=query_start,
-            rows=all_rows,
+            rows=np.concatenate([rows, chunk_rows]),
             seq_lens=seq_lens,
-            sample_index=query_start[1:][draws] - 1,
-            sample_rows=all_rows[draws],
-            sample_positions=seq_lens[draws],
+            sample_index=query_start[source + 1] - 1,
+            sample_rows=np.concatenate([rows, drawn_rows]),
+            sample_positions=seq_lens[source],
             changed_rows=chunk_rows,
             prompt_rows=self._prompt_rows(query_start, num_decodes),
         )

@@ -31,7 +31,10 @@ class ShadowTicket(Ticket):
 
 
 class ShadowExecutor(Executor):
-    """Tokens lie in [low, high). `step_s` is the elapsed time it reports per step."""
+    """Tokens lie in [low, high). Rows that are not greedy also hash their seed, so that branches part.
+
+    `step_s` is the elapsed time it reports per step.
+    """
 
     def __init__(self, block_size: int, low: int = 97, high: int = 123, step_s: float = 0.001) -> None:
         self.block_size = block_size
@@ -40,6 +43,7 @@ class ShadowExecutor(Executor):
         self._range = (low, high)
         self._step_s = step_s
         self._tables: NDArray[np.int32] | None = None
+        self._salts: dict[int, bytes] = {}
 
     def capacity(self) -> KVCapacity:
         """Not limited."""
@@ -61,6 +65,8 @@ class ShadowExecutor(Executor):
         if plan.copies:
             sources = [src for src, _ in plan.copies]
             self._pool[[dst for _, dst in plan.copies]] = self._pool[sources]
+        for start in plan.started:
+            self._salts[start.row] = b"" if start.params.greedy else start.seed.to_bytes(16, "little", signed=True)
         if self.keep_plans:
             self.plans.append(plan)
         self._write(plan)
@@ -86,9 +92,10 @@ class ShadowExecutor(Executor):
 
     def _draw(self, plan: StepPlan, i: int) -> int:
         assert self._tables is not None
-        row, length = int(plan.sample_rows[i]), int(plan.sample_positions[i])
+        reader = np.searchsorted(plan.query_start, plan.sample_index[i], side="right") - 1
+        row, length = int(plan.rows[reader]), int(plan.sample_positions[i])
         blocks = self._tables[row, : -(-length // self.block_size)]
         seen = self._pool[blocks].reshape(-1)[:length]
         low, high = self._range
-        digest = hashlib.blake2b(seen.tobytes(), digest_size=8).digest()
+        digest = hashlib.blake2b(seen.tobytes(), key=self._salts[int(plan.sample_rows[i])], digest_size=8).digest()
         return low + int.from_bytes(digest, "little") % (high - low)

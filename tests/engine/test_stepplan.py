@@ -25,8 +25,8 @@ def test_decodes_come_first_then_chunks_with_their_draws():
     last = sequence(rows, 2, [40, 41, 42], 1)
     builder = StepPlanBuilder(rows, 7)
     builder.decode(np.array([3, 5], dtype=np.int32))
-    builder.chunk(middle, 2, samples=False, prompt_from=None)
-    builder.chunk(last, 2, samples=True, prompt_from=None)
+    builder.chunk(middle, 2, draws=(), prompt_from=None)
+    builder.chunk(last, 2, draws=[2], prompt_from=None)
     plan = builder.build()
     assert plan.step == 7
     assert plan.token_ids.tolist() == [99, 98, 31, 32, 41, 42]
@@ -58,7 +58,7 @@ def test_prompt_rows_cover_every_prompt_token_but_the_first_once():
     due = 1
     for num in (3, 3, 2):
         builder = StepPlanBuilder(rows, 0)
-        builder.chunk(seq, num, samples=False, prompt_from=due)
+        builder.chunk(seq, num, draws=(), prompt_from=due)
         (want,) = builder.build().prompt_rows
         assert want.first_position == due
         assert want.num_logprobs == 2
@@ -74,6 +74,6 @@ def test_prompt_rows_already_collected_are_not_asked_again_after_a_recompute():
     rows = Rows(2, 32)
     seq = sequence(rows, 0, list(range(50, 58)), 0, prompt_logprobs=0)
     builder = StepPlanBuilder(rows, 0)
-    builder.chunk(seq, 6, samples=False, prompt_from=4)
+    builder.chunk(seq, 6, draws=(), prompt_from=4)
     (want,) = builder.build().prompt_rows
     assert (want.first_position, want.targets.tolist(), want.token_index.tolist()) == (4, [54, 55, 56], [3, 4, 5])

@@ -142,11 +142,11 @@ class Trace:
             self.away = [group for group in self.away if group.live]
 
     def _shrink(self, number: int, tokens: list[int]) -> None:
-        """The last tokens are taken back; those that were hit stay, as every prompt does."""
+        """The last tokens are taken back, hit ones too, but never all of them."""
         seq = self._pick(number)
         if seq is None or not self._has("shrink"):
             return
-        keep = max(seq.num_computed - len(tokens), self.world.hits.get(seq, 0) + 1)
+        keep = max(seq.num_computed - len(tokens), 1)
         if seq.num_computed > keep:
             self.world.shrink(seq, keep)
 

@@ -118,6 +118,7 @@ class CowAllocator(Allocator):
             return
         self._release(row, -(-num_tokens // self.block_size))
         self.ends[row] = num_tokens
+        self.hit_tokens[row] = min(self.hit_tokens[row], max(0, num_tokens - 1))
         self._num_published[row] = min(self._num_published[row], full)
 
     # -- growing --------------------------------------------------------------------------------------------------
