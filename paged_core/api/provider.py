@@ -97,7 +97,8 @@ class Provider(ABC, Generic[NeedT, BackendT]):
     def probe(self, need: NeedT) -> Fit:
         """Say whether this implementation can serve `need` here. Allocates nothing, compiles nothing, may not raise.
 
-        A capability that `need.required` names and this provider lacks is a reason (`missing_capabilities`).
+        A capability that `need.required` names and this provider lacks is a reason that names it
+        (`missing_capabilities` words it).
         """
 
     @abstractmethod

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerNeed:
-    """What the engine asks of a scheduler. `num_blocks` is 0 while the pool's size is not known yet (probe only)."""
+    """What the engine asks of a scheduler. `num_blocks` is 0 while the pool's size is not known yet (probe only).
+
+    `token_budget` >= `max_num_seqs`: a step can always decode every running sequence.
+    """
 
     token_budget: int
     max_num_seqs: int
