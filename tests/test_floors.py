@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "api": 1,
     "settings": 2,
+    "paging": 2,
     "plugins": 3,
     "model": 4,
     "engine": 5,
@@ -30,6 +31,7 @@ FLOORS = {
 }
 HEAVY = {"torch", "numpy", "triton", "numba", "transformers"}
 PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
+ALLOCATOR_MAY = (*PLUGIN_MAY, "paged_core.paging")
 LOADER_OR_EXECUTOR_MAY = (*PLUGIN_MAY, "paged_core.model", "paged_core.plugins.bootstrap")
 
 
@@ -106,7 +108,9 @@ def floor_violations(source: str, module: str) -> list[str]:
 
 def plugin_violations(source: str, package: str, plugin_id: str) -> list[str]:
     """What a plugin may not import: the core beyond its contract, and any other plugin."""
-    may = LOADER_OR_EXECUTOR_MAY if plugin_id.startswith(("load_", "exec_")) else PLUGIN_MAY
+    may = ALLOCATOR_MAY if plugin_id.startswith("alloc_") else PLUGIN_MAY
+    if plugin_id.startswith(("load_", "exec_")):
+        may = LOADER_OR_EXECUTOR_MAY
     found = []
     for item in imports(source, package):
         target = resolve(item.target)
@@ -260,6 +264,8 @@ def test_descending_import_passes() -> None:
             False,
         ),
         ("load_x", "from paged_core.model import weights", False),
+        ("alloc_x", "from paged_core.paging import allocator", False),
+        ("sched_x", "from paged_core.paging import allocator", True),
         ("exec_x", "from paged_core.plugins.bootstrap import bootstrap", False),
     ],
 )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paged_alloc_cow import CowProvider
 from paged_alloc_cow.allocator import CowAllocator
-from paged_alloc_cow.scratch import CowScratch
 
 from paged_core.api.hookspecs import hookimpl
+from paged_core.paging.scratch import PagedScratch
 
 if TYPE_CHECKING:
     from paged_core.api.allocator import AllocatorNeed, BlockCopy
@@ -22,7 +22,7 @@ class Smug(CowAllocator):
         pass
 
 
-class OverPromisingScratch(CowScratch):
+class OverPromisingScratch(PagedScratch):
     """Asks one block less than it needs."""
 
     def need(self, group: Group, num_tokens: int) -> int:
@@ -32,11 +32,11 @@ class OverPromisingScratch(CowScratch):
 class OverPromises(Smug):
     """Has a scratch that asks one block less."""
 
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
+    def scratch(self, running: list[Group], decode_rows: Any) -> PagedScratch:
         return OverPromisingScratch(self, decode_rows)
 
 
-class FreeTwiceScratch(CowScratch):
+class FreeTwiceScratch(PagedScratch):
     """Counts every block of a victim as freed, shared or not."""
 
     def give_back(self, group: Group) -> int:
@@ -49,11 +49,11 @@ class FreeTwiceScratch(CowScratch):
 class GivesBackShared(Smug):
     """Has a scratch that counts a block once per table."""
 
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
+    def scratch(self, running: list[Group], decode_rows: Any) -> PagedScratch:
         return FreeTwiceScratch(self, decode_rows)
 
 
-class ForgetfulDecodes(CowScratch):
+class ForgetfulDecodes(PagedScratch):
     """Counts fresh blocks of decodes and forgets the copies."""
 
     def _count_decodes(self) -> int:
@@ -64,7 +64,7 @@ class ForgetfulDecodes(CowScratch):
 class UncountedCopies(Smug):
     """Has a scratch that forgets copies."""
 
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
+    def scratch(self, running: list[Group], decode_rows: Any) -> PagedScratch:
         return ForgetfulDecodes(self, decode_rows)
 
 
@@ -92,7 +92,7 @@ class CopiesTables(Smug):
 class ProbesAgain(Smug):
     """Asks its provider in every step whether it still fits."""
 
-    def scratch(self, running: list[Group], decode_rows: Any) -> CowScratch:
+    def scratch(self, running: list[Group], decode_rows: Any) -> PagedScratch:
         Mutant.missing_capabilities(Mutant(), frozenset())
         return super().scratch(running, decode_rows)
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from paged_alloc_cow import laws, prefix
+from paged_alloc_cow import allocator, prefix
 
 
 def test_museum_13_a_warm_prompt_reads_the_same_memory_as_a_cold_one(bench):
@@ -137,7 +137,7 @@ def test_a_cold_sequence_hits_nothing_but_publishes(bench):
 
 
 def test_a_hash_collision_is_a_miss(bench, monkeypatch):
-    for module in (prefix, laws):
+    for module in (prefix, allocator):
         monkeypatch.setattr(module, "digest_of", lambda parent, tokens: b"same")
     world = bench()
     world.start(range(9))

@@ -234,7 +234,7 @@ def test_museum_25_swapping_without_host_blocks_recomputes(books, swap, caplog):
 
 def test_museum_22_a_victim_that_frees_nothing_ends_the_search(books, monkeypatch):
     """Blocks that return only later must not make the victim loop evict everybody."""
-    from paged_alloc_cow.scratch import CowScratch
+    from paged_core.paging.scratch import PagedScratch
 
     world = books(num_blocks=12, prefix_cache=False, watermark=0.0)
     groups = [world.add(7, max_tokens=30, arrival=0.0) for _ in range(5)]
@@ -245,7 +245,7 @@ def test_museum_22_a_victim_that_frees_nothing_ends_the_search(books, monkeypatc
         scratch._decode_need = None
         return 0
 
-    monkeypatch.setattr(CowScratch, "give_back", deferred)
+    monkeypatch.setattr(PagedScratch, "give_back", deferred)
     while len(world.running) == 5:
         assert len(world.step().preempt) <= 1
     assert len(world.running) == 4

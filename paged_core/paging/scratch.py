@@ -1,4 +1,4 @@
-"""CowScratch: a block budget of integers and reference deltas; nothing is allocated."""
+"""PagedScratch: a block budget of integers and reference deltas; nothing is allocated."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paged_core.errors import PluginContractError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paged_alloc_cow.allocator import CowAllocator
     from paged_core.api.request import Group, Sequence
+    from paged_core.paging.allocator import PagedAllocator
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Taken:
     growth: int  # blocks for writing them, without what coming back cost
 
 
-class CowScratch(Scratch):
+class PagedScratch(Scratch):
     """What a decision has taken and given back so far, as deltas over the pool.
 
     `_delta[block]` is the change of the block's references: -1 per victim's table that holds it, +1 per newcomer's
@@ -46,7 +46,7 @@ class CowScratch(Scratch):
         "_victims",
     )
 
-    def __init__(self, allocator: CowAllocator, decode_rows: NDArray[np.int32]) -> None:
+    def __init__(self, allocator: PagedAllocator, decode_rows: NDArray[np.int32]) -> None:
         self._allocator = allocator
         self._size = allocator.block_size
         self._free = allocator.pool.num_free
