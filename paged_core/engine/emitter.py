@@ -12,7 +12,7 @@ from paged_core.engine.outputs import Answer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paged_core.api.batch import StepPlan, StepResult
+    from paged_core.api.batch import StepPlan, StepResult, TopLogprobs
     from paged_core.api.loader import Tokenizer
     from paged_core.api.output import RequestOutput
     from paged_core.api.request import Group
@@ -38,28 +38,28 @@ class Emitter:
     def emit(self, plan: StepPlan, result: StepResult, now: float) -> list[RequestOutput]:
         """Outputs of a committed step, finished requests included. `now`: seconds on the engine's clock."""
         self._start_rows(plan)
-        outputs = [self._fail(row, reason, now) for row, reason in result.failed.items()]
+        outputs = self._fail(result.failed, now)
         for row, (first, top) in result.prompt_logprobs.items():
             if (answer := self._answer(row)) is not None:
                 answer.add_prompt_logprobs(first, top)
         valid = result.num_tokens == 1
-        if result.failed:
-            valid &= ~np.isin(plan.sample_rows, list(result.failed))
-        drawn, tokens = plan.sample_rows[valid], result.tokens[valid, 0]
+        if result.failed:  # a group that failed took its other branches with it
+            valid &= np.array([self._answer(int(row)) is not None for row in plan.sample_rows])
+        draws = np.nonzero(valid)[0]
+        drawn, tokens = plan.sample_rows[draws], result.tokens[draws, 0]
         self.num_generated += len(drawn)
         self._note_first_tokens(drawn, now)
         endings = {ending.row: ending for ending in self._endings.check(drawn, tokens)}
-        streamed: dict[str, Answer] = {}
+        news: dict[str, Answer] = {}
         for i in np.nonzero(self._watched[drawn])[0]:
-            draw = int(np.nonzero(valid)[0][i]) if result.logprobs else 0
-            self._watch(int(drawn[i]), int(tokens[i]), result.logprobs.get(draw), endings, streamed)
+            answer = self._watch(int(drawn[i]), int(tokens[i]), result.logprobs.get(int(draws[i])), endings)
+            if answer.stream:
+                news[answer.group.id] = answer
         for ending in endings.values():
-            answer = self._end(ending, now)
-            streamed.pop(answer.group.id, None)
-            if not answer.group.live or answer.stream:
-                outputs.append(self._output(answer, now))
-        outputs += [answer.output(finished=False) for answer in streamed.values()]
-        return outputs
+            answer = self._end(ending)
+            if not answer.group.live:
+                news[answer.group.id] = answer
+        return outputs + [self._output(answer, now) for answer in news.values()]
 
     def finish(self, group: Group, reason: str, now: float, error: str | None = None) -> RequestOutput:
         """End a whole request now, wherever it is: abort, deadline, outgrown pool, failure."""
@@ -99,25 +99,21 @@ class Emitter:
             if answer.metrics.first_token_time is None:
                 answer.metrics.first_token_time = now
 
-    def _watch(
-        self, row: int, token: int, top: object, endings: dict[int, Ending], streamed: dict[str, Answer]
-    ) -> None:
+    def _watch(self, row: int, token: int, top: TopLogprobs | None, endings: dict[int, Ending]) -> Answer:
+        """Turn one watched row's token into text; a stop string that completes becomes the row's ending."""
         answer, seq = self._answer(row), self._ledger.queues.seq_of_row[row]
         assert answer is not None
         assert seq is not None
-        branch = answer.branches[seq.index]
+        branch, params = answer.branches[seq.index], seq.request.params
         if top is not None:
-            branch.add_logprobs(top, token)  # type: ignore[arg-type]
+            branch.add_logprobs(top, token)
         ending = endings.get(row)
-        hide = (
-            ending is not None and ending.finish_reason == "stop" and not seq.request.params.include_stop_str_in_output
-        )
+        hide = ending is not None and ending.finish_reason == "stop" and not params.include_stop_str_in_output
         if branch.push([token], hide_last=hide):
             endings[row] = Ending(row, "stop", None)
-        if answer.stream:
-            streamed[answer.group.id] = answer
+        return answer
 
-    def _end(self, ending: Ending, now: float) -> Answer:
+    def _end(self, ending: Ending) -> Answer:
         row = ending.row
         answer, seq = self._answer(row), self._ledger.queues.seq_of_row[row]
         assert answer is not None
@@ -132,10 +128,10 @@ class Emitter:
         self._ledger.finish_sequence(seq, branch.finish_reason)
         return answer
 
-    def _fail(self, row: int, reason: str, now: float) -> RequestOutput:
-        group = self._ledger.queues.group_of_row[row]
-        assert group is not None
-        return self.finish(group, "error", now, error=reason)
+    def _fail(self, failed: dict[int, str], now: float) -> list[RequestOutput]:
+        """End the groups of failed rows, each once however many of its branches failed."""
+        groups = {group.id: (group, reason) for row, reason in failed.items() if (group := self._group(row))}
+        return [self.finish(group, "error", now, error=reason) for group, reason in groups.values()]
 
     def _output(self, answer: Answer, now: float) -> RequestOutput:
         finished = not answer.group.live
@@ -147,8 +143,11 @@ class Emitter:
                 self.num_finished[reason] = self.num_finished.get(reason, 0) + 1
         return answer.output(finished=finished)
 
+    def _group(self, row: int) -> Group | None:
+        return self._ledger.queues.group_of_row[row]
+
     def _answer(self, row: int) -> Answer | None:
-        group = self._ledger.queues.group_of_row[row]
+        group = self._group(row)
         return None if group is None else self._answers.get(group.id)
 
     def _output_ids(self, row: int) -> NDArray[np.int32]:

@@ -7,14 +7,19 @@ equals the same seed run alone exactly when sharing, copying, swapping and recom
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paged_core import LLM
 from paged_core.api.params import SamplingParams, branch_seed
+from paged_core.api.sampler import SamplerNeed
 from paged_core.errors import RequestError
+from paged_core.testing.build import EngineShape, build_engine
+from paged_core.testing.scripted import TableExecutor
 from paged_core.testing.seams import PreemptNow
 from paged_core.testing.tiny import write_tiny_llama
+from paged_core.testing.tokenizer import ByteTokenizer
 
 
 def sampled(n, max_tokens=12, seed=1, **more):
@@ -209,3 +214,35 @@ def test_branches_of_a_real_model_equal_their_seeds_alone(tmp_path):
             lone = llm.generate(["in the beginning"] * 4, singles, use_tqdm=False)
         assert [one.token_ids for one in gang] == [one.outputs[0].token_ids for one in lone]
         assert len({tuple(one.token_ids) for one in gang}) == 4
+
+
+def test_a_gang_whose_logits_are_nan_fails_alone_and_once(plugins, drain):
+    """All branches read one row, so all fail at once; and one branch that fails takes its gang, not its neighbour."""
+    vocab = ByteTokenizer().vocab_size
+    for broken_at in (0, 2):
+
+        def table(index, broken_at=broken_at):
+            row = torch.zeros(vocab)
+            row[65] = 5.0
+            return torch.full((vocab,), float("nan")) if index == broken_at else row
+
+        sampler = plugins.create("sampler", "sample_torch", SamplerNeed("cpu", vocab, 32, (256,)))
+        engine = build_engine(TableExecutor(table, sampler), EngineShape(), plugins=plugins)
+        short = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        engine.add_request("gang", [1, 2, 3], sampled(3, 6, stop_token_ids=[65]) if broken_at == 0 else sampled(3, 6))
+        if broken_at:
+            engine.add_request("mate", [4, 5], short, stream=True)
+        outputs = drain(engine)
+        assert {one.finish_reason for one in outputs["gang"].outputs} == {"error"}
+        assert "NaN" in outputs["gang"].error
+        if broken_at:
+            assert outputs["mate"].outputs[0].finish_reason == "length"
+
+
+def test_branches_that_end_together_give_one_output_a_step(shadow):
+    engine = shadow()
+    engine.add_request("r", [1, 2, 3], sampled(4, 3), stream=True)
+    counts = []
+    while engine.has_unfinished:
+        counts.append(len(engine.step()))
+    assert max(counts) == 1
