@@ -20,6 +20,7 @@ FLOORS = {
     "api": 1,
     "settings": 2,
     "paging": 2,
+    "scheduling": 2,
     "plugins": 3,
     "model": 4,
     "engine": 5,
@@ -32,6 +33,7 @@ FLOORS = {
 HEAVY = {"torch", "numpy", "triton", "numba", "transformers"}
 PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
 ALLOCATOR_MAY = (*PLUGIN_MAY, "paged_core.paging")
+SCHEDULER_MAY = (*PLUGIN_MAY, "paged_core.scheduling")
 LOADER_OR_EXECUTOR_MAY = (*PLUGIN_MAY, "paged_core.model", "paged_core.plugins.bootstrap")
 
 
@@ -108,7 +110,7 @@ def floor_violations(source: str, module: str) -> list[str]:
 
 def plugin_violations(source: str, package: str, plugin_id: str) -> list[str]:
     """What a plugin may not import: the core beyond its contract, and any other plugin."""
-    may = ALLOCATOR_MAY if plugin_id.startswith("alloc_") else PLUGIN_MAY
+    may = {"alloc": ALLOCATOR_MAY, "sched": SCHEDULER_MAY}.get(plugin_id.split("_")[0], PLUGIN_MAY)
     if plugin_id.startswith(("load_", "exec_")):
         may = LOADER_OR_EXECUTOR_MAY
     found = []
@@ -266,6 +268,7 @@ def test_descending_import_passes() -> None:
         ("load_x", "from paged_core.model import weights", False),
         ("alloc_x", "from paged_core.paging import allocator", False),
         ("sched_x", "from paged_core.paging import allocator", True),
+        ("sched_x", "from paged_core.scheduling import running_first", False),
         ("exec_x", "from paged_core.plugins.bootstrap import bootstrap", False),
     ],
 )

@@ -101,6 +101,11 @@ class ModelSpec:
         """Sliding window of a layer in tokens, or None for full attention."""
         return self.windows[layer] if self.windows else None
 
+    @property
+    def distinct_windows(self) -> tuple[int, ...]:
+        """The sliding windows that occur, ascending."""
+        return tuple(sorted({window for window in self.windows if window is not None}))
+
     def rope(self, layer: int) -> int:
         """Index into `ropes` for a layer, or -1 when positions are not rotary."""
         if not self.ropes:

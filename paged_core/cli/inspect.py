@@ -57,10 +57,9 @@ def spec_rows(spec: ModelSpec) -> list[tuple[str, str]]:
         ("max length", f"{spec.max_position:,} tokens"),
         ("prefers", spec.dtype),
     ]
-    windows = {window for window in spec.windows if window is not None}
-    if windows:
+    if windows := spec.distinct_windows:
         count = sum(window is not None for window in spec.windows)
-        rows.append(("windows", f"{count} layers see the last {', '.join(map(str, sorted(windows)))} tokens"))
+        rows.append(("windows", f"{count} layers see the last {', '.join(map(str, windows))} tokens"))
     if spec.moe is not None:
         rows.append(("experts", f"{spec.moe.num_experts}, {spec.moe.num_experts_per_token} per token"))
     return rows

@@ -136,7 +136,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         num_kv_heads=spec.num_kv_heads,
         head_dim=spec.head_dim,
         block_size=settings.block_size,
-        windows=tuple(sorted({window for window in spec.windows if window is not None})),
+        windows=spec.distinct_windows,
         softcap=spec.attention_softcap,
     )
     attention = plugins.select("attn", settings.attn, attention_need).provider

@@ -40,7 +40,6 @@ class LocalExecutor(Executor):
         self._plugins = plugins
         self._runner: Runner | None = None
         spec = need.spec
-        windows = tuple(sorted({window for window in spec.windows if window is not None}))
         self._attention_need = AttentionNeed(
             device=need.device,
             dtype=need.dtype,
@@ -52,7 +51,7 @@ class LocalExecutor(Executor):
             max_len=need.max_len,
             max_rows=need.max_rows,
             token_budget=need.token_budget,
-            windows=windows,
+            windows=spec.distinct_windows,
             softcap=spec.attention_softcap,
             cache_dir=need.cache_dir,
             required=need.attn_required,

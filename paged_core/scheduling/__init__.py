@@ -1,0 +1,1 @@
+"""Parts for schedulers that serve running groups first. Scheduler plugins may build on it."""

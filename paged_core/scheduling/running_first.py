@@ -1,0 +1,138 @@
+"""RunningFirst: running groups first; the newest leaves when memory is short; the others enter in a line."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from typing import TYPE_CHECKING
+
+from paged_core.api.request import Group, GroupState
+from paged_core.api.scheduler import Decision, Run, Scheduler, SchedulerNeed, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ORDER = "running_first.order"  # note: how many groups were admitted before; breaks ties of arrival
+
+
+class RunningFirst(Scheduler):
+    """The half that such policies share: subclasses say in which order the others enter (`line`).
+
+    `watermark` is the share of the pool kept free when groups enter. The README of sched_fcfs has the rules and why
+    each is there.
+    """
+
+    def __init__(self, need: SchedulerNeed, watermark: float) -> None:
+        self._chunked = need.chunked_prefill
+        self._watermark = watermark
+        self._num_admitted = 0
+
+    def decide(self, view: View) -> Decision:
+        """Decodes, then prompts already started, then (if nobody had to yield) returners, then newcomers."""
+        plan = Decision()
+        budget = view.token_budget - view.num_decode_tokens
+        if budget >= 0 and self._fits(view, budget):
+            plan.decode_all = view.scratch.take_decodes() and view.num_decode_tokens > 0
+            for group in view.prefilling:
+                budget -= self._run(view, plan, group, budget)
+            self._enter(view, plan, budget)
+        else:
+            self._squeeze(view, plan)
+        return plan
+
+    @abstractmethod
+    def line(self, view: View) -> Iterable[Group]:
+        """Preempted and waiting groups in the order in which they may enter; asking for the next: the last one did.
+
+        The first that does not fit whole stops everyone behind it.
+        """
+
+    def _fits(self, view: View, budget: int) -> bool:
+        """Whether everyone who runs can go on without a victim."""
+        need = view.scratch.need_decodes()
+        for group in view.prefilling:
+            if num := self._share(view, group, budget):
+                need += view.scratch.need(group, num)
+                budget -= num
+        return need <= view.scratch.free
+
+    def _squeeze(self, view: View, plan: Decision) -> None:
+        """Memory or budget is short: oldest first; while one does not fit, the newest that has not run yet leaves."""
+        queue = deque(sorted(view.running, key=age))
+        left, reserved, search = view.token_budget, view.num_decode_tokens, True
+        while queue:
+            group = queue.popleft()
+            if group.decoding:
+                reserved -= len(group.live)
+                num = len(group.live) if len(group.live) <= left else 0
+            else:
+                num = self._share(view, group, left - reserved)
+            while num and not view.scratch.take(group, num):
+                if not queue or not search:
+                    num = 0  # it keeps its blocks and waits; alone, the ledger ends it
+                    break
+                victim = queue.pop()
+                plan.preempt.append(victim)
+                reserved -= len(victim.live) if victim.decoding else 0
+                search = view.scratch.give_back(victim) > 0  # evicting more would free nothing now either
+            if num:
+                plan.run.append(Run(group, num))
+                left -= num
+
+    def _enter(self, view: View, plan: Decision, budget: int) -> None:
+        """Resume, then admit, each head of line: the first that does not fit whole stops everyone behind it."""
+        seqs = view.num_free_seqs
+        if budget < 1 or seqs < 1 or not (view.preempted or view.waiting):
+            return
+        taken = {run.group: run.num_tokens for run in plan.run}
+        owed = sum(self._rest(view, group, taken.get(group, 0)) for group in view.prefilling)
+        reserve = int(self._watermark * view.scratch.total)
+        for group in self.line(view):
+            alone = not view.running and not plan.run
+            seqs -= group.num_reserved_rows
+            num = self._share(view, group, budget)
+            spare = view.scratch.free - (0 if alone else owed + reserve + _fan_out(group))
+            if seqs < 0 or not num or view.scratch.need(group, view.scratch.gap(group)) > spare:
+                return
+            if group.state is GroupState.PREEMPTED:
+                plan.resume.append(group)
+            else:
+                group.notes[_ORDER] = self._num_admitted
+                self._num_admitted += 1
+            budget -= self._run(view, plan, group, budget)
+            owed += self._rest(view, group, num)
+
+    def _run(self, view: View, plan: Decision, group: Group, budget: int) -> int:
+        num = self._share(view, group, budget)
+        if not num or not view.scratch.take(group, num):
+            return 0
+        plan.run.append(Run(group, num))
+        return num
+
+    def _share(self, view: View, group: Group, budget: int) -> int:
+        """Tokens of `group` that may run: a chunk, or all of its gap where it may not be cut.
+
+        A gang each of whose branches lacks one token is never cut; nor are prompts without chunked prefill, unless no
+        step could ever hold them whole.
+        """
+        gap = view.scratch.gap(group)
+        whole = gap == len(group.live) or not (self._chunked or gap > view.token_budget)
+        if gap <= budget:
+            return gap
+        return 0 if whole else max(0, budget)
+
+    def _rest(self, view: View, group: Group, num_taken: int) -> int:
+        """Blocks that the rest of a prompt will need, and the branches it will fork into."""
+        rest = view.scratch.gap(group) - num_taken
+        return (view.scratch.need(group, rest) if rest else 0) + _fan_out(group)
+
+
+def _fan_out(group: Group) -> int:
+    """Branches still to be forked; each takes one block with its first token."""
+    return max(0, group.num_reserved_rows - len(group.sequences))
+
+
+def age(group: Group) -> tuple[float, int]:
+    """Arrival, then the order of admission."""
+    order = group.notes.get(_ORDER, 0)
+    return group.arrival, order if isinstance(order, int) else 0
