@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from paged_core.api.logits import LogitsProcessor
 from paged_core.errors import RequestError
 
 MAX_N = 256
@@ -19,6 +20,7 @@ MAX_STOPS = 64
 MAX_STOP_CHARS = 1024
 MAX_BAD_WORDS = 256
 MAX_LOGIT_BIAS = 1024
+MAX_PROCESSORS = 16
 MAX_TOKEN_IDS = 1 << 18
 GREEDY_EPSILON = 1e-5
 
@@ -50,6 +52,7 @@ class SamplingParams:
     logit_bias            token id -> value in [-100, 100] added to its logit
     allowed_token_ids     only these may be sampled
     bad_words             strings whose token sequences may not be completed
+    logits_processors     `LogitsProcessor` objects that change the logits of this request first of all
     use_beam_search, beam_width, length_penalty, early_stopping   beam search: width (n if None), exponent of the length
                           a score is divided by, and whether to stop at enough finished beams (True, False, "never")
     """
@@ -78,6 +81,7 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
+    logits_processors: list[LogitsProcessor] | None = None
     use_beam_search: bool = False
     beam_width: int | None = None
     length_penalty: float = 1.0
@@ -88,6 +92,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self.stop = _strings("stop", [self.stop] if isinstance(self.stop, str) else self.stop, MAX_STOPS)
         self.bad_words = _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        self.logits_processors = _processors(self.logits_processors)
         self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids)
         if self.allowed_token_ids is not None:
             self.allowed_token_ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
@@ -251,6 +256,16 @@ def _token_ids(name: str, values: Any) -> list[int]:
         if not _is_integer(value) or value < 0:
             raise RequestError(f"{name} must hold token ids (integers >= 0), not {_shown(value)}", name)
     return ids
+
+
+def _processors(values: Any) -> list[LogitsProcessor]:
+    processors = _sequence("logits_processors", values, "LogitsProcessor objects", MAX_PROCESSORS)
+    for value in processors:
+        if not isinstance(value, LogitsProcessor):
+            raise RequestError(
+                f"logits_processors must hold LogitsProcessor objects, not {_shown(value)}", "logits_processors"
+            )
+    return processors
 
 
 def _bias(bias: Any) -> dict[int, float]:

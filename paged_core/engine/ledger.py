@@ -17,6 +17,7 @@ from paged_core.api.params import branch_seed
 from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, share_out, spread
 from paged_core.engine.audit import audit
 from paged_core.engine.branches import Branches
+from paged_core.engine.prefixes import SharedPrefixes
 from paged_core.engine.queues import Queues
 from paged_core.engine.stepplan import StepPlanBuilder
 from paged_core.engine.view import LedgerView
@@ -50,6 +51,7 @@ class Ledger:
         self.rows = rows
         self.queues = Queues(rows)
         self.branches = Branches(self.queues, allocator)
+        self.prefixes = SharedPrefixes(allocator)
         self.token_budget, self.max_num_seqs = limits
         self.step = 0
         self.num_preemptions = {"swap": 0, "recompute": 0}
@@ -89,12 +91,13 @@ class Ledger:
         if decision.decode_all and len(decode_rows):
             boundary = self._grow_decodes(decode_rows, decode_seqs, moves)
             builder.decode(decode_rows)
+        shared = self.prefixes.among(decode_rows) if decision.decode_all else []
         for run in decision.run:
             self._grow_run(run, builder, moves)
         plan = builder.build()
         plan.changed_rows = np.concatenate([boundary, plan.changed_rows])
         plan.swap_out, plan.copies, plan.swap_in = moves.swap_out, moves.copies, moves.swap_in
-        plan.started = moves.started
+        plan.started, plan.shared_prefixes = moves.started, shared
         plan.ended, self._ended_rows = self._ended_rows, []
         self.step += 1
         return plan
