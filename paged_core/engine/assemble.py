@@ -94,16 +94,8 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
     executor: Executor = plugins.create("executor", chosen["executor"], need)
     facts = engine_config(settings, need, executor.capacity(), chosen)
     watch.lap("compute libraries")
-    allocator = plugins.create("alloc", chosen["alloc"], allocator_need(settings, facts, need))
-    policy_needs = _policy_needs(facts)
-    preemption = plugins.create("preempt", chosen["preempt"], policy_needs[0])
-    scheduler = plugins.create("sched", chosen["sched"], policy_needs[1])
-    executor.start(facts.num_blocks, facts.num_host_blocks, allocator.tables)
+    engine = wire(plugins, facts, executor, model.tokenizer, clock or RealClock(), hash_seed=settings.hash_seed)
     watch.lap("weights and KV pool")
-    rows = Rows(need.max_rows, need.max_len)
-    ledger = Ledger(allocator, preemption, rows, (facts.token_budget, facts.max_num_seqs))
-    engine = Engine(facts, model.tokenizer, (ledger, scheduler), executor, clock or RealClock())
-    watch.lap("engine")
     return Assembly(engine, plugins, watch.seconds)
 
 
@@ -209,17 +201,40 @@ def engine_config(settings: Settings, need: ExecutorNeed, capacity: KVCapacity, 
     )
 
 
-def allocator_need(settings: Settings, facts: EngineConfig, need: ExecutorNeed) -> AllocatorNeed:
-    """The allocator's need, pool sizes known."""
-    return AllocatorNeed(
-        num_blocks=facts.num_blocks,
-        num_host_blocks=facts.num_host_blocks,
-        block_size=facts.block_size,
-        max_rows=need.max_rows,
-        max_len=need.max_len,
-        prefix_cache=facts.prefix_cache,
-        hash_seed=settings.hash_seed,
+def wire(
+    plugins: Plugins,
+    facts: EngineConfig,
+    executor: Executor,
+    tokenizer: Tokenizer,
+    clock: Clock,
+    *,
+    hash_seed: int | None = None,
+) -> Engine:
+    """An engine of the facts' plugins around `executor`, which is started: it loads its weights now.
+
+    Needs no model of its own, so that a benchmark or a simulator can bring an executor without one.
+    """
+    max_rows = 2 * facts.max_num_seqs
+    allocator = plugins.create(
+        "alloc",
+        facts.plugins["alloc"],
+        AllocatorNeed(
+            num_blocks=facts.num_blocks,
+            num_host_blocks=facts.num_host_blocks,
+            block_size=facts.block_size,
+            max_rows=max_rows,
+            max_len=facts.max_model_len,
+            prefix_cache=facts.prefix_cache,
+            hash_seed=hash_seed,
+        ),
     )
+    preemption_need, scheduler_need = _policy_needs(facts)
+    preemption = plugins.create("preempt", facts.plugins["preempt"], preemption_need)
+    scheduler = plugins.create("sched", facts.plugins["sched"], scheduler_need)
+    executor.start(facts.num_blocks, facts.num_host_blocks, allocator.tables)
+    rows = Rows(max_rows, facts.max_model_len)
+    ledger = Ledger(allocator, preemption, rows, (facts.token_budget, facts.max_num_seqs))
+    return Engine(facts, tokenizer, (ledger, scheduler), executor, clock)
 
 
 def _policy_needs(facts: EngineConfig) -> tuple[PreemptionNeed, SchedulerNeed]:

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from paged_core.api.allocator import AllocatorNeed
-from paged_core.api.preemption import PreemptionNeed
-from paged_core.api.request import Rows
-from paged_core.api.scheduler import SchedulerNeed
+from paged_core.engine.assemble import wire
 from paged_core.engine.clock import VirtualClock
 from paged_core.engine.config import EngineConfig
-from paged_core.engine.engine import Engine
-from paged_core.engine.ledger import Ledger
 from paged_core.plugins import bootstrap
 from paged_core.settings import Settings
 from paged_core.testing.tokenizer import ByteTokenizer
@@ -23,6 +18,7 @@ if TYPE_CHECKING:
     from paged_core.api.clock import Clock
     from paged_core.api.executor import Executor
     from paged_core.api.scheduler import Scheduler
+    from paged_core.engine.engine import Engine
     from paged_core.plugins import Plugins
 
 
@@ -60,40 +56,10 @@ def build_engine(
 ) -> Engine:
     """An engine with audits on after every step and a virtual clock unless told otherwise."""
     shape = shape or EngineShape()
-    plugins = plugins or default_plugins()
-    max_rows = 2 * shape.max_num_seqs
-    allocator = plugins.create("alloc", shape.alloc, _allocator_need(shape, max_rows))
-    preemption_need = PreemptionNeed(shape.block_size, shape.block_size, shape.num_host_blocks)
-    preemption = plugins.create("preempt", shape.preempt, preemption_need)
-    scheduler: Scheduler = plugins.create("sched", shape.sched, _scheduler_need(shape))
+    engine = wire(plugins or default_plugins(), _facts(shape), executor, shape.tokenizer, clock or VirtualClock())
     if wrap_scheduler is not None:
-        scheduler = wrap_scheduler(scheduler)
-    executor.start(shape.num_blocks, shape.num_host_blocks, allocator.tables)
-    limits = (shape.token_budget, shape.max_num_seqs)
-    ledger = Ledger(allocator, preemption, Rows(max_rows, shape.max_model_len), limits)
-    return Engine(_facts(shape), shape.tokenizer, (ledger, scheduler), executor, clock or VirtualClock())
-
-
-def _allocator_need(shape: EngineShape, max_rows: int) -> AllocatorNeed:
-    return AllocatorNeed(
-        num_blocks=shape.num_blocks,
-        num_host_blocks=shape.num_host_blocks,
-        block_size=shape.block_size,
-        max_rows=max_rows,
-        max_len=shape.max_model_len,
-        prefix_cache=shape.prefix_cache,
-    )
-
-
-def _scheduler_need(shape: EngineShape) -> SchedulerNeed:
-    return SchedulerNeed(
-        token_budget=shape.token_budget,
-        max_num_seqs=shape.max_num_seqs,
-        max_len=shape.max_model_len,
-        block_size=shape.block_size,
-        num_blocks=shape.num_blocks,
-        chunked_prefill=shape.chunked_prefill,
-    )
+        engine._scheduler = wrap_scheduler(engine._scheduler)
+    return engine
 
 
 def _facts(shape: EngineShape) -> EngineConfig:
