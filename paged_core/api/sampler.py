@@ -2,9 +2,14 @@
 
 A row's draw depends on its own logits, parameters, seed, branch and position and on nothing else: not on neighbours,
 not on batch order, not on preemption (law 16). Order of operations: logprobs of the raw logits are taken first; then
-allowed tokens, bad words, min_tokens and bias; penalties; greedy rows end here; temperature; min-p; top-k; top-p; draw.
+the row's logits processors in the order given, on float32; allowed tokens, bad words, min_tokens and bias; penalties;
+greedy rows end here; temperature; min-p; top-k; top-p; draw.
 
-Capabilities: logprobs, penalties, logit_bias, bad_words, allowed_token_ids, seed, min_p, candidates.
+With `logits_processors` a sampler takes a `fork` of each of the row's templates at `start` and lets it `accept` the
+output there is; it calls `apply_rows` of each class with all the draws it works on, and `accept([token])` after each
+draw. Whatever a processor raises fails that draw alone, with one line that names its class.
+
+Capabilities: logprobs, penalties, logit_bias, bad_words, allowed_token_ids, seed, min_p, candidates, logits_processors.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ class SamplerNeed:
 @dataclass(slots=True)
 class Samples:
     """Result of one `sample`: tokens int32 [draws] (0 where failed); logprobs per draw that asked; failed draws with a
-    reason. `candidates` are taken after bias and penalties, masked tokens left out; `logprobs` before."""
+    reason. `candidates` are taken after processors, bias and penalties, masked tokens left out; `logprobs` before."""
 
     tokens: NDArray[np.int32]
     logprobs: dict[int, TopLogprobs] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class TorchSamplerProvider(Provider[SamplerNeed, Sampler]):
             "seed",
             "min_p",
             "candidates",
+            "logits_processors",
         }
     )
 

@@ -13,6 +13,7 @@ from paged_core.errors import PluginContractError
 from paged_sample_torch.draw import DrawParams, draw
 from paged_sample_torch.edits import RowEdits, apply_edits
 from paged_sample_torch.logprobs import best_tokens, row_of, top_logprobs
+from paged_sample_torch.processors import RowProcessors
 from paged_sample_torch.uniform import stream_key, uniforms
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 NOT_A_NUMBER = "the logits hold NaN: the model computed garbage for this sequence (weights, dtype or kernel)"
 NOTHING_LEFT = (
-    "no token can be sampled: every one is masked (by the model or grammar, allowed_token_ids, bad_words, min_tokens)"
+    "no token can be sampled: every one is masked (by the model, a grammar or logits processor, allowed_token_ids, "
+    "bad_words, min_tokens)"
 )
 NO_LOGPROBS = -1
 CHUNK_ELEMENTS = {"cpu": 1 << 20, "other": 1 << 26}
@@ -89,17 +91,20 @@ class TorchSampler(Sampler):
     def __init__(self, need: SamplerNeed) -> None:
         self._need = need
         self._table = RowTable(need.max_rows)
+        self._processors = RowProcessors(need.max_rows)
         kind = "cpu" if need.device == "cpu" else "other"
         self._chunk_rows = max(1, CHUNK_ELEMENTS[kind] // need.vocab_size)
 
     def start(self, start: RowStart) -> None:
         """Begin, or begin anew, with `start.row`."""
         self._table.start(start, self._need)
+        self._processors.start(start)
 
     def end(self, row: int) -> None:
         """Forget `row`. Unknown rows are left alone."""
         if 0 <= row < self._need.max_rows:
             self._table.end(row)
+            self._processors.end(row)
 
     @torch.no_grad()
     def sample(
@@ -119,20 +124,22 @@ class TorchSampler(Sampler):
             raise PluginContractError(f"sample_torch was asked for rows {missing}, which were never started")
         tokens = argmax(logits)
         peak = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)  # NaN if the row holds any
+        processed = self._processors.active[rows]
         edited = table.edited[rows] | (positions - table.prompt_len[rows] < table.min_tokens[rows])
         wanted = np.zeros(len(rows), dtype=np.int64) if num_candidates is None else num_candidates.astype(np.int64)
-        special = np.flatnonzero(edited | ~table.greedy[rows] | (wanted > 0))
+        special = np.flatnonzero(processed | edited | ~table.greedy[rows] | (wanted > 0))
         result = Samples(np.zeros(0, dtype=np.int32))
         final_peak = peak.clone().float() if len(special) else peak  # of what the edits left
         for first in range(0, len(special), self._chunk_rows):
             index = special[first : first + self._chunk_rows]
             where = torch.from_numpy(index).to(logits.device)
             work = logits[where].float()
+            result.failed.update(self._process(work, logits, index, np.flatnonzero(processed[index]), rows))
             self._edit(work, np.flatnonzero(edited[index]), rows[index], positions[index])
             tokens[where], final_peak[where] = self._choose(work, rows[index], positions[index])
             if wanted[index].any():
                 result.candidates.update(_candidates(work, index, wanted[index]))
-        self._collect(result, tokens, peak, final_peak)
+        self._collect(result, tokens, peak, final_peak, rows)
         self._add_logprobs(result, logits, rows, tokens)
         self._count(result, rows)
         return result
@@ -153,6 +160,16 @@ class TorchSampler(Sampler):
             np.concatenate([part.token_ids for part in parts]),
             np.concatenate([part.logprobs for part in parts]),
         )
+
+    def _process(
+        self, work: Tensor, logits: Tensor, index: NDArray[np.int64], some: NDArray[np.int64], rows: NDArray[np.int32]
+    ) -> dict[int, str]:
+        """Processors of the draws `index[some]`, which stand in `work[some]`; draw -> reason of those that failed."""
+        if not len(some):
+            return {}
+        draws = index[some]
+        failed = self._processors.apply(work, some, rows[draws], lambda k: logits[int(draws[k])].float())
+        return {int(index[local]): reason for local, reason in failed.items()}
 
     def _edit(
         self, work: Tensor, edited: NDArray[np.int64], rows: NDArray[np.int32], positions: NDArray[np.int32]
@@ -176,17 +193,24 @@ class TorchSampler(Sampler):
             tokens[where] = draw(work[where], self._table.draw_params(rows[random], positions[random]))
         return tokens, peak
 
-    def _collect(self, result: Samples, tokens: Tensor, peak: Tensor, final_peak: Tensor) -> None:
+    def _collect(
+        self, result: Samples, tokens: Tensor, peak: Tensor, final_peak: Tensor, rows: NDArray[np.int32]
+    ) -> None:
         """The synchronisation point: tokens come to the host, with what tells that a row failed."""
         host = torch.stack((tokens.double(), peak.double(), final_peak.double())).cpu().numpy()
         result.tokens = host[0].astype(np.int32)
-        broken = np.isnan(host[1])
-        nothing_left = ~broken & np.isneginf(host[2])
-        for draws, reason in ((broken, NOT_A_NUMBER), (nothing_left, NOTHING_LEFT)):
-            for i in np.flatnonzero(draws).tolist():
-                result.tokens[i] = 0
+        for i in np.flatnonzero(np.isnan(host[1])).tolist():
+            result.failed[i] = NOT_A_NUMBER
+        for i in np.flatnonzero(np.isnan(host[2]) & ~np.isnan(host[1])).tolist():
+            result.failed.setdefault(i, f"the logits hold NaN after {self._processors.names(int(rows[i]))}")
+        for i in np.flatnonzero(np.isneginf(host[2])).tolist():
+            result.failed.setdefault(i, NOTHING_LEFT)
+        for i in np.flatnonzero(self._processors.active[rows]).tolist():
+            if i not in result.failed and (reason := self._processors.accept(int(rows[i]), int(result.tokens[i]))):
                 result.failed[i] = reason
-                result.candidates.pop(i, None)
+        for i in result.failed:
+            result.tokens[i] = 0
+            result.candidates.pop(i, None)
 
     def _add_logprobs(self, result: Samples, logits: Tensor, rows: NDArray[np.int32], tokens: Tensor) -> None:
         """Of the logits as the model gave them."""
