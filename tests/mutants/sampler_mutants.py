@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from paged_sample_torch import TorchSamplerProvider
 
 from paged_core.api.hookspecs import hookimpl
+from paged_core.api.logits import LogitsProcessor
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 from paged_core.api.sampler import Sampler, SamplerNeed, Samples
 
@@ -225,15 +227,98 @@ class CandidatesOfRawLogits(Wrapped):
         return result
 
 
+class ProcessorsShared(Wrapped):
+    """Rows that bring the same processor share one fork."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        shared = [_Unforked(processor) for processor in start.params.logits_processors or ()]
+        return self.changed(start, logits_processors=shared)
+
+
+class _Unforked(LogitsProcessor):
+    def __init__(self, inner: LogitsProcessor) -> None:
+        self.inner = inner
+
+    def fork(self) -> LogitsProcessor:
+        return self.inner
+
+    def apply(self, logits: Any) -> None:
+        raise NotImplementedError("its fork is another class")
+
+
+class ProcessorsBackwards(Wrapped):
+    """The last processor acts first."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, logits_processors=(start.params.logits_processors or [])[::-1])
+
+
+class ProcessorsForgetful(Wrapped):
+    """A restarted row does not tell its processors of the output."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        if not start.params.logits_processors:
+            return start
+        return start._replace(output=start.output[:0])
+
+
+class ProcessorsUnaware(Wrapped):
+    """Processors are not told of drawn tokens."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, logits_processors=[_Deaf(p) for p in start.params.logits_processors or ()])
+
+
+class _Deaf(LogitsProcessor):
+    def __init__(self, inner: LogitsProcessor) -> None:
+        self.inner = inner
+
+    def fork(self) -> LogitsProcessor:
+        return _Deaf(self.inner.fork())
+
+    def apply(self, logits: Any) -> None:
+        self.inner.apply(logits)
+
+
+class ProcessorFailsTheBatch(Wrapped):
+    """An exception of one processor ends the step."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        result = self.inner.sample(logits, rows, positions, num_candidates)
+        for reason in result.failed.values():
+            if "processor" in reason:
+                raise ValueError(reason)
+        return result
+
+
+class ProcessorsOneByOne(Wrapped):
+    """The vectorised path is never taken."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, logits_processors=[_Single(p) for p in start.params.logits_processors or ()])
+
+
+class _Single(LogitsProcessor):
+    def __init__(self, inner: LogitsProcessor) -> None:
+        self.inner = inner
+
+    def fork(self) -> LogitsProcessor:
+        return _Single(self.inner.fork())
+
+    def apply(self, logits: Any) -> None:
+        self.inner.apply(logits)
+
+    def accept(self, tokens: Any) -> None:
+        self.inner.accept(tokens)
+
+
 class MutantProvider(Provider[SamplerNeed, Sampler]):
     """Offers one mutant; it declares what sample_torch declares."""
 
     kind = "sampler"
     api = 1
     priority = -1
-    capabilities = frozenset(
-        {"logprobs", "penalties", "logit_bias", "bad_words", "allowed_token_ids", "seed", "min_p", "candidates"}
-    )
+    capabilities = TorchSamplerProvider.capabilities
 
     def __init__(self, name: str, mutant: type[Wrapped]) -> None:
         self.name = name  # type: ignore[misc]
@@ -269,6 +354,12 @@ MUTANTS = {
     "sample_strict_end": EndingMustBeKnown,
     "sample_no_strides": StridesIgnored,
     "sample_raw_candidates": CandidatesOfRawLogits,
+    "sample_shared_processors": ProcessorsShared,
+    "sample_backwards_processors": ProcessorsBackwards,
+    "sample_forgetful_processors": ProcessorsForgetful,
+    "sample_deaf_processors": ProcessorsUnaware,
+    "sample_processor_kills": ProcessorFailsTheBatch,
+    "sample_single_processors": ProcessorsOneByOne,
 }
 
 
