@@ -77,6 +77,12 @@ class BlockStats:
     prefix_hits: int  # tokens found
     num_copies: int
     num_evictions: int  # cached blocks overwritten
+    saved: int = 0  # references beyond the first of each device block: what sharing saves
+    ref_counts: tuple[int, ...] = ()
+    """Device blocks by number of references: [k - 1] counts those with k, the last place all with that many or more.
+
+    Sums to `used`. Empty when the allocator does not count.
+    """
 
     @property
     def used(self) -> int:

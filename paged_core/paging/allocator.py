@@ -294,6 +294,8 @@ class PagedAllocator(Allocator):
             prefix_hits=self._prefix_hits,
             num_copies=self._num_copies,
             num_evictions=pool.num_evictions,
+            saved=pool.num_saved,
+            ref_counts=tuple(pool.histogram[1:]),
         )
 
     def check(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.errors import PluginContractError
+from paged_core.paging.pool import MOST_COUNTED
 
 if TYPE_CHECKING:
     from paged_core.api.request import Sequence
@@ -43,6 +44,12 @@ def _check_references(allocator: PagedAllocator) -> None:
         )
     shared = int(np.count_nonzero(pool.refs > 1))
     demand(shared == pool.num_shared, f"law 1: {shared} blocks are shared, the running count says {pool.num_shared}")
+    histogram = np.bincount(np.minimum(pool.refs, MOST_COUNTED), minlength=MOST_COUNTED + 1).tolist()
+    demand(
+        histogram == pool.histogram, f"law 1: blocks by references are {histogram}, the running counts {pool.histogram}"
+    )
+    saved = int((pool.refs[pool.refs > 1] - 1).sum())
+    demand(saved == pool.num_saved, f"law 1: sharing saves {saved} blocks, the running count says {pool.num_saved}")
     counted = Counter(block for table in host.tables.values() for block in table)
     for block, refs in enumerate(host.refs):
         demand(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paged_alloc_cow.pool import BlockPool
+from paged_alloc_cow.pool import CowPool
 from paged_alloc_cow.prefix import PrefixKeys, digest_of
 from paged_core.paging.allocator import PagedAllocator
 from paged_core.paging.laws import demand
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class CowAllocator(PagedAllocator):
     """The allocator. `keys` computes each sequence's chain of block keys; None with the prefix cache off."""
 
-    pool: BlockPool
+    pool: CowPool
 
     def __init__(self, need: AllocatorNeed) -> None:
-        super().__init__(need, BlockPool(need.num_blocks))
+        super().__init__(need, CowPool(need.num_blocks))
         self.keys = PrefixKeys(need.block_size, need.hash_seed) if need.prefix_cache else None
 
     def find_hits(self, seq: Sequence) -> list[int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paged_alloc_radix.pool import BlockPool
+from paged_alloc_radix.pool import RadixPool
 from paged_alloc_radix.tree import origin_of, token_blocks
 from paged_core.paging.allocator import PagedAllocator
 from paged_core.paging.laws import demand
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class RadixAllocator(PagedAllocator):
     """The allocator. The tree compares exact tokens; there is no hash."""
 
-    pool: BlockPool
+    pool: RadixPool
 
     def __init__(self, need: AllocatorNeed) -> None:
-        super().__init__(need, BlockPool(need.num_blocks))
+        super().__init__(need, RadixPool(need.num_blocks))
 
     def find_hits(self, seq: Sequence) -> list[int]:
         """Published blocks that hold the beginning of `seq`, never its last token (law 13)."""
