@@ -5,23 +5,32 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
-import math
-import reprlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paged_core.api.logits import LogitsProcessor
+from paged_core.api.output_kind import RequestOutputKind
+from paged_core.api.repetition import RepetitionDetectionParams
+from paged_core.api.values import (
+    bias_values,
+    integer,
+    number,
+    optional_integer,
+    sequence,
+    shown,
+    strings,
+    token_ids,
+)
 from paged_core.errors import RequestError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 MAX_N = 256
-MAX_LOGPROBS = 50
 MAX_STOPS = 64
-MAX_STOP_CHARS = 1024
 MAX_BAD_WORDS = 256
-MAX_LOGIT_BIAS = 1024
 MAX_PROCESSORS = 16
-MAX_TOKEN_IDS = 1 << 18
+MAX_LOGPROB_TOKEN_IDS = 128
 GREEDY_EPSILON = 1e-5
 
 
@@ -44,17 +53,29 @@ class SamplingParams:
     ignore_eos            go on after the model's end-of-sequence token
     min_tokens            no end-of-sequence, stop id or stop string before so many tokens
     max_tokens            None = up to the model's limit
-    logprobs              None = off, 0 = the sampled token only, k = the k best as well
+    truncate_prompt_tokens   only the last k tokens of the prompt; -1 = as many as leave room for max_tokens
+    logprobs              None = off, 0 = the sampled token only, k = the k best as well, -1 = the whole vocabulary; of
+                          what, and how many are allowed, say the engine's settings logprobs_mode and max_logprobs
     prompt_logprobs       the same for every prompt token but the first
+    logprob_token_ids     besides the sampled token, log-probabilities of these instead of the k best
+    flat_logprobs         both come as `FlatLogprobs`: a few flat lists instead of an object a token
     detokenize            False = token ids only, no text; excludes stop strings
     skip_special_tokens   leave control tokens out of the text
     spaces_between_special_tokens   kept for vLLM's sake: the tokenizers used here never add such spaces
+    output_kind           what a streamed output holds: everything so far (CUMULATIVE), what is new (DELTA); or no
+                          output before the last (FINAL_ONLY)
+    skip_reading_prefix_cache   compute the whole prompt, whatever is cached; None = only where prompt_logprobs need it
+    repetition_detection  ends a sequence that repeats itself, with finish_reason "repetition"
     logit_bias            token id -> value in [-100, 100] added to its logit
     allowed_token_ids     only these may be sampled
     bad_words             strings whose token sequences may not be completed
     logits_processors     `LogitsProcessor` objects that change the logits of this request first of all
-    use_beam_search, beam_width, length_penalty, early_stopping   beam search: width (n if None), exponent of the length
-                          a score is divided by, and whether to stop at enough finished beams (True, False, "never")
+    use_beam_search       beam search instead of draws: the best n of beam_width beams (best_of or n if None) by score,
+                          cumulative log-probability / length ** length_penalty; temperature must be 0 or 1
+    length_penalty_over   the length counted: "output", generated tokens with the end token (transformers), or
+                          "sequence", prompt and output without it (vLLM)
+    early_stopping        with enough finished beams: True = stop, False = unless a running one is better now, "never" =
+                          unless one might still become better
     """
 
     n: int = 1
@@ -72,12 +93,18 @@ class SamplingParams:
     ignore_eos: bool = False
     max_tokens: int | None = 16
     min_tokens: int = 0
+    truncate_prompt_tokens: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: list[int] | None = None
+    flat_logprobs: bool = False
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
@@ -85,21 +112,26 @@ class SamplingParams:
     use_beam_search: bool = False
     beam_width: int | None = None
     length_penalty: float = 1.0
+    length_penalty_over: str = "output"
     early_stopping: bool | str = False
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
     """Filled by the engine from `bad_words` and the tokenizer; not for callers."""
 
     def __post_init__(self) -> None:
-        self.stop = _strings("stop", [self.stop] if isinstance(self.stop, str) else self.stop, MAX_STOPS)
-        self.bad_words = _strings("bad_words", self.bad_words, MAX_BAD_WORDS)
+        self.stop = strings("stop", [self.stop] if isinstance(self.stop, str) else self.stop, MAX_STOPS)
+        self.bad_words = strings("bad_words", self.bad_words, MAX_BAD_WORDS)
         self.logits_processors = _processors(self.logits_processors)
-        self.stop_token_ids = _token_ids("stop_token_ids", self.stop_token_ids)
+        self.stop_token_ids = token_ids("stop_token_ids", self.stop_token_ids)
         if self.allowed_token_ids is not None:
-            self.allowed_token_ids = _token_ids("allowed_token_ids", self.allowed_token_ids)
+            self.allowed_token_ids = token_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
                 raise RequestError("allowed_token_ids is empty: nothing could be sampled", "allowed_token_ids")
+        if self.logprob_token_ids is not None:
+            self.logprob_token_ids = token_ids("logprob_token_ids", self.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS)
+        self.output_kind = RequestOutputKind.of(self.output_kind)
+        self.repetition_detection = RepetitionDetectionParams.of(self.repetition_detection)
         if self.logit_bias is not None:
-            self.logit_bias = _bias(self.logit_bias)
+            self.logit_bias = bias_values(self.logit_bias)
         if self.seed == -1 and not isinstance(self.seed, (bool, float)):
             self.seed = None
         self._check_numbers()
@@ -113,6 +145,8 @@ class SamplingParams:
         """
         names = [item.name for item in fields(cls) if item.init]
         for name in values:
+            if name in _NOT_HERE:
+                raise RequestError(f"{name} is not supported: {_NOT_HERE[name]}", name)
             if name not in names:
                 close = difflib.get_close_matches(str(name), names, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
@@ -127,21 +161,32 @@ class SamplingParams:
     @property
     def num_sequences(self) -> int:
         """Table rows the request may need at once: max(n, best_of, beam_width)."""
-        beams = (self.beam_width or self.n) if self.use_beam_search else 1
-        return max(self.n, self.best_of or 1, beams)
+        return max(self.n, self.best_of or 1, self.beam_width or 1)
 
     @property
     def ranked(self) -> bool:
         """Whether more sequences are drawn than returned: the best n by cumulative log-probability are kept."""
-        return self.best_of is not None and self.best_of > self.n
+        return self.best_of is not None and self.best_of > self.n and not self.use_beam_search
 
     def for_sampler(self) -> SamplingParams:
-        """These parameters as the sampler needs them: ranking wants the log-probability of every drawn token."""
+        """These parameters as the sampler needs them: ranking wants the log-probability of every drawn token, beams
+        are chosen among candidates instead of drawn."""
+        if self.use_beam_search:
+            params = copy.copy(self)
+            params.temperature, params.logprobs = 0.0, None
+            return params
         if not self.ranked or self.logprobs is not None:
             return self
         params = copy.copy(self)
         params.logprobs = 0
         return params
+
+    def clone(self) -> SamplingParams:
+        """A copy with lists of its own. Logits processors are templates that nobody changes, and are shared."""
+        twin = copy.copy(self)
+        for name in _LISTS:
+            setattr(twin, name, copy.copy(getattr(self, name)))
+        return twin
 
     @property
     def stop_strings(self) -> list[str]:
@@ -149,139 +194,120 @@ class SamplingParams:
         return list(self.stop or [])
 
     def _check_numbers(self) -> None:
-        _integer("n", self.n, 1, MAX_N)
-        _optional_integer("best_of", self.best_of, self.n, MAX_N)
-        _number("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
-        _number("temperature", self.temperature, 0.0, 100.0)
-        _number("top_p", self.top_p, 0.0, 1.0, above=True)
-        _integer("top_k", self.top_k, -1, 2**63 - 1)
-        _number("min_p", self.min_p, 0.0, 1.0)
-        _optional_integer("seed", self.seed, -(2**63), 2**64 - 1)
-        _optional_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
+        integer("n", self.n, 1, MAX_N)
+        optional_integer("best_of", self.best_of, self.n, MAX_N)
+        number("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        number("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
+        number("temperature", self.temperature, 0.0, 100.0)
+        number("top_p", self.top_p, 0.0, 1.0, above=True)
+        integer("top_k", self.top_k, -1, 2**63 - 1)
+        number("min_p", self.min_p, 0.0, 1.0)
+        optional_integer("seed", self.seed, -(2**63), 2**64 - 1)
+        optional_integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
+        integer("min_tokens", self.min_tokens, 0, 2**31 - 1)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens ({self.min_tokens}) exceeds max_tokens ({self.max_tokens})", "min_tokens")
-        _optional_integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
-        _optional_integer("prompt_logprobs", self.prompt_logprobs, 0, MAX_LOGPROBS)
-        _optional_integer("beam_width", self.beam_width, 1, MAX_N)
-        _number("length_penalty", self.length_penalty, -10.0, 10.0)
+        optional_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, -1, 2**31 - 1)
+        optional_integer("logprobs", self.logprobs, -1, 2**31 - 1)
+        optional_integer("prompt_logprobs", self.prompt_logprobs, -1, 2**31 - 1)
+        optional_integer("beam_width", self.beam_width, 1, MAX_N)
+        number("length_penalty", self.length_penalty, -10.0, 10.0)
 
     def _check_flags(self) -> None:
-        for name in _FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise RequestError(f"{name} must be true or false, not {_shown(getattr(self, name))}", name)
+        for name in (*_FLAGS, _SKIP):
+            value = getattr(self, name)
+            if not isinstance(value, bool) and not (name == _SKIP and value is None):
+                raise RequestError(f"{name} must be true or false, not {shown(value)}", name)
+        if self.truncate_prompt_tokens == 0:
+            raise RequestError("truncate_prompt_tokens is 0: nothing would be left", "truncate_prompt_tokens")
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
-            got = _shown(self.early_stopping)
+            got = shown(self.early_stopping)
             raise RequestError(f"early_stopping must be true, false or 'never', not {got}", "early_stopping")
+        self._check_beams()
         if self.stop and not self.detokenize:
             raise RequestError("stop strings are looked for in the text, which detokenize=False turns off", "stop")
 
+    def _check_beams(self) -> None:
+        if self.length_penalty_over not in ("output", "sequence"):
+            got = shown(self.length_penalty_over)
+            raise RequestError(f"length_penalty_over must be 'output' or 'sequence', not {got}", "length_penalty_over")
+        if not self.use_beam_search:
+            for name, default in _BEAMS_ONLY.items():
+                if getattr(self, name) != default:
+                    raise RequestError(f"{name} has a meaning with use_beam_search only", name)
+            return
+        for name, allowed in _NO_BEAMS.items():
+            if getattr(self, name) not in allowed:
+                raise RequestError(
+                    f"beam search draws nothing: {name} must be {' or '.join(map(str, allowed))} with use_beam_search",
+                    name,
+                )
+        if self.beam_width is not None and self.beam_width < self.n:
+            raise RequestError(f"n ({self.n}) exceeds beam_width ({self.beam_width})", "n")
+        if self.best_of is not None and self.beam_width not in (None, self.best_of):
+            raise RequestError("best_of and beam_width both name the number of beams, and differ", "best_of")
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Raise RequestError for a token id outside [0, vocab_size)."""
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for name in ("stop_token_ids", "allowed_token_ids", "logprob_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if not 0 <= token < vocab_size:
                     raise RequestError(
-                        f"{name} has token id {_shown(token)}, outside the vocabulary of {vocab_size}", name
+                        f"{name} has token id {shown(token)}, outside the vocabulary of {vocab_size}", name
                     )
 
 
+_LISTS = (
+    "stop",
+    "stop_token_ids",
+    "logit_bias",
+    "allowed_token_ids",
+    "logprob_token_ids",
+    "bad_words",
+    "logits_processors",
+    "bad_words_token_ids",
+)
+_SKIP = "skip_reading_prefix_cache"
+_NOT_HERE = {
+    "extra_args": "custom sampling takes its arguments in the constructor of a logits processor (logits_processors)",
+    "skip_clone": "the engine always works on a copy of its own",
+    "thinking_token_budget": "there is no reasoning parser that would tell thinking from answering",
+    "prompt_logprob_token_ids": "prompt_logprobs gives the best tokens of every position",
+    "prompt_logprob_start": "prompt_logprobs gives every position",
+    "stream_interval": "a streamed request has an output every step; gather them, or use output_kind FINAL_ONLY",
+    "trace_decode_token_ids": "a logits processor can force tokens (logits_processors)",
+    "routed_experts_prompt_start": "no model here has routed experts to report",
+}
+"""Parameters of vLLM that have no meaning here, and why."""
 _FLAGS = (
     "ignore_eos",
     "detokenize",
     "skip_special_tokens",
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
+    "flat_logprobs",
     "use_beam_search",
 )
 
 
-def _shown(value: Any) -> str:
-    """A value as an error message shows it: short, whatever a stranger sent."""
-    if _is_integer(value) and value.bit_length() > 128:
-        return f"an integer of {value.bit_length()} bits"
-    return reprlib.repr(value)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(name: str, value: Any, low: float, high: float, above: bool = False) -> None:
-    if not _is_integer(value) and (not isinstance(value, float) or not math.isfinite(value)):
-        raise RequestError(f"{name} must be a finite number, not {_shown(value)}", name)
-    if not low <= value <= high or (above and value == low):
-        interval = f"{'(' if above else '['}{low:g}, {high:g}]"
-        raise RequestError(f"{name} must lie in {interval}, got {_shown(value)}", name)
-
-
-def _integer(name: str, value: Any, low: int, high: int) -> None:
-    if not _is_integer(value):
-        raise RequestError(f"{name} must be an integer, not {_shown(value)}", name)
-    if not low <= value <= high:
-        raise RequestError(f"{name} must lie in [{low}, {high}], got {_shown(value)}", name)
-
-
-def _optional_integer(name: str, value: Any, low: int, high: int) -> None:
-    if value is not None:
-        _integer(name, value, low, high)
-
-
-def _sequence(name: str, values: Any, what: str, limit: int) -> list[Any]:
-    """A list of its own, its length checked before anything is copied."""
-    if values is None:
-        return []
-    if not isinstance(values, (list, tuple)):
-        raise RequestError(f"{name} has the wrong type: a list of {what} is needed, not {_shown(values)}", name)
-    if len(values) > limit:
-        raise RequestError(f"{name} holds {len(values)} {what}; at most {limit} are allowed", name)
-    return list(values)
-
-
-def _strings(name: str, values: Any, limit: int) -> list[str]:
-    strings = _sequence(name, values, "strings", limit)
-    for value in strings:
-        if not isinstance(value, str) or not 0 < len(value) <= MAX_STOP_CHARS:
-            raise RequestError(
-                f"{name} must hold strings of 1 to {MAX_STOP_CHARS} characters, not {_shown(value)}", name
-            )
-    return strings
-
-
-def _token_ids(name: str, values: Any) -> list[int]:
-    ids = _sequence(name, values, "token ids", MAX_TOKEN_IDS)
-    for value in ids:
-        if not _is_integer(value) or value < 0:
-            raise RequestError(f"{name} must hold token ids (integers >= 0), not {_shown(value)}", name)
-    return ids
+_BEAMS_ONLY = {"beam_width": None, "length_penalty": 1.0, "length_penalty_over": "output", "early_stopping": False}
+_NO_BEAMS: dict[str, tuple[float, ...]] = {
+    "temperature": (0.0, 1.0),
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+}
 
 
 def _processors(values: Any) -> list[LogitsProcessor]:
-    processors = _sequence("logits_processors", values, "LogitsProcessor objects", MAX_PROCESSORS)
+    processors = sequence("logits_processors", values, "LogitsProcessor objects", MAX_PROCESSORS)
     for value in processors:
         if not isinstance(value, LogitsProcessor):
             raise RequestError(
-                f"logits_processors must hold LogitsProcessor objects, not {_shown(value)}", "logits_processors"
+                f"logits_processors must hold LogitsProcessor objects, not {shown(value)}", "logits_processors"
             )
     return processors
-
-
-def _bias(bias: Any) -> dict[int, float]:
-    if not isinstance(bias, Mapping):
-        raise RequestError(f"logit_bias must map token ids to numbers, not {_shown(bias)}", "logit_bias")
-    if len(bias) > MAX_LOGIT_BIAS:
-        raise RequestError(f"logit_bias has {len(bias)} entries; at most {MAX_LOGIT_BIAS} are allowed", "logit_bias")
-    result: dict[int, float] = {}
-    for key, value in bias.items():
-        # JSON has only text as keys: "12" is token 12, but neither "012" nor "1.0" nor " 12" is a token.
-        token = int(key) if isinstance(key, str) and key.isdecimal() and len(key) < 20 else key
-        if not _is_integer(token) or token < 0 or (isinstance(key, str) and str(token) != key):
-            raise RequestError(f"logit_bias has the key {_shown(key)}, which is not a token id", "logit_bias")
-        _number("logit_bias", value, -100.0, 100.0)
-        result[token] = float(value)
-    return result
 
 
 def branch_seed(seed: int, branch: int) -> int:

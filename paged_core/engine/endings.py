@@ -10,17 +10,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paged_core.api.params import SamplingParams
+    from paged_core.api.repetition import RepetitionDetectionParams
     from paged_core.api.request import Rows
 
 _WIDTH = 8  # ids kept as columns; longer lists are looked up in a set
 
 
 class Ending(NamedTuple):
-    """One branch ends by `finish_reason` stop or length; `stop_reason` is the user's stop token id, if it was one."""
+    """One branch ends by `finish_reason` stop, length or repetition; `stop_reason` is the user's stop token id, if it
+    was one, or "repetition_detected"."""
 
     row: int
     finish_reason: str
-    stop_reason: int | None
+    stop_reason: int | str | None
 
 
 class Endings:
@@ -33,6 +35,7 @@ class Endings:
         self._min_tokens = np.zeros(rows.capacity, dtype=np.int32)
         self._stop_ids: dict[int, frozenset[int]] = {}
         self._long: dict[int, frozenset[int]] = {}
+        self._repetition: dict[int, RepetitionDetectionParams] = {}
 
     def start(self, row: int, params: SamplingParams) -> None:
         """`row` begins: end-of-sequence ids unless ignored, and the user's stop ids always (case M16)."""
@@ -43,6 +46,9 @@ class Endings:
         self._min_tokens[row] = params.min_tokens
         self._stop_ids[row] = frozenset(stops)
         self._long.pop(row, None)
+        self._repetition.pop(row, None)
+        if params.repetition_detection is not None:
+            self._repetition[row] = params.repetition_detection
         if len(ids) > _WIDTH:
             self._long[row] = frozenset(ids[_WIDTH:])
 
@@ -50,6 +56,7 @@ class Endings:
         """Forget `row`."""
         self._stop_ids.pop(row, None)
         self._long.pop(row, None)
+        self._repetition.pop(row, None)
 
     def check(self, drawn: NDArray[np.int32], tokens: NDArray[np.int32]) -> list[Ending]:
         """Rows of `drawn` that end; `tokens` int32 [len(drawn)] were just appended to them."""
@@ -62,13 +69,27 @@ class Endings:
                 bool,
                 len(drawn),
             )
-        stopped &= num_tokens - columns.num_prompt[drawn] > self._min_tokens[drawn]
+        late = num_tokens - columns.num_prompt[drawn] > self._min_tokens[drawn]
+        stopped &= late
+        repeating = self._repeating(drawn, late) if self._repetition else stopped
         full = num_tokens >= columns.max_tokens[drawn]
         endings = []
-        for i in np.nonzero(stopped | full)[0]:
+        for i in np.nonzero(stopped | repeating | full)[0]:
             row, token = int(drawn[i]), int(tokens[i])
             if stopped[i]:
                 endings.append(Ending(row, "stop", token if token in self._stop_ids[row] else None))
-            else:
+            elif full[i]:
                 endings.append(Ending(row, "length", None))
+            else:
+                endings.append(Ending(row, "repetition", "repetition_detected"))
         return endings
+
+    def _repeating(self, drawn: NDArray[np.int32], late: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which rows that ask for it are in a loop, past their min_tokens."""
+        columns, found = self._rows, np.zeros(len(drawn), dtype=bool)
+        for i in np.nonzero(late)[0]:
+            row = int(drawn[i])
+            wanted = self._repetition.get(row)
+            if wanted is not None:
+                found[i] = wanted.found_in(columns.tokens[row, columns.num_prompt[row] : columns.num_tokens[row]])
+        return found

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paged_core.api import params as module
+from paged_core.api.logits import LogitsProcessor
+from paged_core.api.output_kind import RequestOutputKind
 from paged_core.api.params import SamplingParams
 from paged_core.errors import RequestError
 
@@ -32,16 +34,23 @@ INTEGERS = {
     "seed": ([None, -1, 0, 2**63, 2**64 - 1], [2**64, -(2**63) - 1]),
     "max_tokens": ([None, 1, 2**31 - 1], [0, -1, 2**31]),
     "min_tokens": ([0, 5, 16], [-1, 2**31]),
-    "logprobs": ([None, 0, 1, 50], [-1, 51, 320]),
-    "prompt_logprobs": ([None, 0, 1, 50], [-1, 51, 320]),
+    "logprobs": ([None, -1, 0, 1, 50, 10**6], [-2, 2**31]),
+    "prompt_logprobs": ([None, -1, 0, 1, 50, 10**6], [-2, 2**31]),
+    "truncate_prompt_tokens": ([None, -1, 1, 10**6], [-2, 0, 2**31]),
     "beam_width": ([None, 1, 256], [0, 257]),
 }
+BEAMS = {"beam_width", "length_penalty", "early_stopping"}
 FLAGS = [item.name for item in fields(SamplingParams) if item.type == "bool"]
+
+
+def made(name, value, **others):
+    """Parameters with this value; those of beam search alone come with a beam search."""
+    return SamplingParams(**{name: value}, **({"use_beam_search": True} if name in BEAMS else {}), **others)
 
 
 def refused(name, value, **others):
     with pytest.raises(RequestError) as caught:
-        SamplingParams(**{name: value}, **others)
+        made(name, value, **others)
     assert caught.value.field == name
     assert name in str(caught.value)
     assert len(str(caught.value)) < 300
@@ -52,7 +61,7 @@ def refused(name, value, **others):
 @pytest.mark.parametrize("name", [*NUMBERS, *INTEGERS])
 def test_values_within_the_range_are_kept_as_they_are(name):
     for value in (NUMBERS | INTEGERS)[name][0]:
-        kept = getattr(SamplingParams(**{name: value}), name)
+        kept = getattr(made(name, value), name)
         assert kept == (None if (name, value) == ("seed", -1) else value)
         assert kept is None or type(kept) is type(value)
 
@@ -90,7 +99,7 @@ def test_every_flag_is_checked():
 
 def test_early_stopping_is_a_flag_or_never():
     for value in (True, False, "never"):
-        assert SamplingParams(early_stopping=value).early_stopping == value
+        assert made("early_stopping", value).early_stopping == value
     for value in (None, 1, "always", 0.0):
         refused("early_stopping", value)
 
@@ -115,7 +124,7 @@ def test_stop_strings_need_text_to_be_looked_for_in():
     assert SamplingParams(detokenize=False, stop_token_ids=[3]).stop_strings == []
 
 
-@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids"])
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logprob_token_ids"])
 def test_m08_token_ids_are_non_negative_integers(name):
     assert getattr(SamplingParams(**{name: (0, 5)}), name) == [0, 5]
     for value in ([-1], [1.0], [True], ["1"], "12", 5, {1: 2}, [[1]], [None], [1] * (2**18 + 1)):
@@ -212,7 +221,6 @@ def test_num_sequences_is_the_most_a_request_needs_at_once():
     assert SamplingParams().num_sequences == 1
     assert SamplingParams(n=2, best_of=5).num_sequences == 5
     assert SamplingParams(n=2, use_beam_search=True, beam_width=7).num_sequences == 7
-    assert SamplingParams(n=2, beam_width=7).num_sequences == 2
 
 
 def test_from_mapping_takes_known_names_only_and_suggests_the_right_one():
@@ -242,3 +250,57 @@ def test_whatever_json_brings_is_taken_or_refused_by_name(values):
     except RequestError as error:
         field = error.field
     assert field in ["", *values], "every refusal names one of the fields given"
+
+
+def test_lists_of_tokens_to_report_are_short():
+    assert len(SamplingParams(logprob_token_ids=list(range(128))).logprob_token_ids) == 128
+    refused("logprob_token_ids", list(range(129)))
+
+
+@pytest.mark.parametrize("name", list(module._NOT_HERE))
+def test_parameters_of_vllm_without_a_meaning_here_are_refused_with_the_reason(name):
+    with pytest.raises(RequestError, match=f"{name} is not supported: ") as caught:
+        SamplingParams.from_mapping({name: None})
+    assert caught.value.field == name
+
+
+def test_output_kind_is_one_of_three_also_by_name():
+    for kind in RequestOutputKind:
+        assert SamplingParams(output_kind=kind).output_kind is kind
+        assert SamplingParams.from_mapping({"output_kind": kind.name}).output_kind is kind
+    for value in ("delta", "", 1, None, True, ["DELTA"]):
+        refused("output_kind", value)
+
+
+def test_skip_reading_prefix_cache_is_a_flag_or_null():
+    for value in (True, False, None):
+        assert SamplingParams(skip_reading_prefix_cache=value).skip_reading_prefix_cache is value
+    for value in (0, 1, "true"):
+        refused("skip_reading_prefix_cache", value)
+
+
+def test_a_clone_has_lists_of_its_own_and_shares_logits_processors():
+    class Nothing(LogitsProcessor):
+        def apply(self, logits):
+            pass
+
+    params = SamplingParams(stop=["a"], logit_bias={1: 2.0}, allowed_token_ids=[1], logits_processors=[Nothing()])
+    twin = params.clone()
+    assert twin == params
+    twin.stop.append("b")
+    twin.logit_bias[5] = 1.0
+    twin.allowed_token_ids.append(3)
+    twin.bad_words_token_ids.append([4])
+    twin.logits_processors.append(Nothing())
+    assert params.stop == ["a"]
+    assert params.logit_bias == {1: 2.0}
+    assert params.allowed_token_ids == [1]
+    assert params.bad_words_token_ids == []
+    assert len(params.logits_processors) == 1
+    assert twin.logits_processors[0] is params.logits_processors[0]
+
+
+def test_every_list_of_the_parameters_is_cloned():
+    filled = SamplingParams(stop="x", logit_bias={}, allowed_token_ids=[1], logprob_token_ids=[2])
+    lists = {item.name for item in fields(SamplingParams) if isinstance(getattr(filled, item.name), (list, dict))}
+    assert lists == set(module._LISTS)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paged_core.api.params import SamplingParams
+from paged_core.api.repetition import RepetitionDetectionParams
 from paged_core.api.request import Request, Rows, Sequence
 from paged_core.engine.endings import Ending, Endings
 
@@ -58,3 +59,21 @@ def test_a_row_given_to_another_request_forgets_long_stop_lists(made):
     made[1].end(0)
     start(made, 0, 1)
     assert check(made, (0, 29)) == []
+
+
+def test_a_loop_ends_its_own_row_after_min_tokens_and_gives_way_to_stop_and_length(made):
+    rows, endings = made
+    loop = {"repetition_detection": RepetitionDetectionParams(max_pattern_size=4, min_count=3)}
+    for row, params in enumerate((loop, loop | {"min_tokens": 6}, loop | {"max_tokens": 6}, {})):
+        start(made, row, 6, **params)
+        rows.tokens[row, 3:9] = [8, 9] * 3
+    assert check(made, (0, 9), (1, 9), (2, 9), (3, 9)) == [
+        Ending(0, "repetition", "repetition_detected"),
+        Ending(2, "length", None),
+    ]
+    start(made, 0, 6, stop_token_ids=[9], **loop)
+    assert check(made, (0, 9)) == [Ending(0, "stop", 9)]
+    start(made, 0, 5, **loop)
+    assert check(made, (0, 8)) == [], "8 9 8 9 8 holds no pattern three times"
+    start(made, 0, 6)
+    assert check(made, (0, 9)) == [], "the row's next request asked for nothing"
