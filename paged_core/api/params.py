@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.logits import LogitsProcessor
+from paged_core.api.structured import StructuredOutputsParams
 from paged_core.api.output_kind import RequestOutputKind
 from paged_core.api.repetition import RepetitionDetectionParams
 from paged_core.api.values import (
@@ -70,6 +71,8 @@ class SamplingParams:
     allowed_token_ids     only these may be sampled
     bad_words             strings whose token sequences may not be completed
     logits_processors     `LogitsProcessor` objects that change the logits of this request first of all
+    structured_outputs    the form the text must have, `StructuredOutputsParams` or a mapping of its fields; runs before
+                          `logits_processors`; excludes ignore_eos
     use_beam_search       beam search instead of draws: the best n of beam_width beams (best_of or n if None) by score,
                           cumulative log-probability / length ** length_penalty; temperature must be 0 or 1
     length_penalty_over   the length counted: "output", generated tokens with the end token (transformers), or
@@ -109,6 +112,7 @@ class SamplingParams:
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
     logits_processors: list[LogitsProcessor] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     use_beam_search: bool = False
     beam_width: int | None = None
     length_penalty: float = 1.0
@@ -121,6 +125,9 @@ class SamplingParams:
         self.stop = strings("stop", [self.stop] if isinstance(self.stop, str) else self.stop, MAX_STOPS)
         self.bad_words = strings("bad_words", self.bad_words, MAX_BAD_WORDS)
         self.logits_processors = _processors(self.logits_processors)
+        self.structured_outputs = StructuredOutputsParams.of(self.structured_outputs)
+        if self.structured_outputs and self.ignore_eos:
+            raise RequestError("ignore_eos forbids the end, and a complete grammar allows nothing else", "ignore_eos")
         self.stop_token_ids = token_ids("stop_token_ids", self.stop_token_ids)
         if self.allowed_token_ids is not None:
             self.allowed_token_ids = token_ids("allowed_token_ids", self.allowed_token_ids)
