@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.logits import LogitsProcessor
-from paged_core.api.structured import StructuredOutputsParams
 from paged_core.api.output_kind import RequestOutputKind
 from paged_core.api.repetition import RepetitionDetectionParams
+from paged_core.api.structured import StructuredOutputsParams
 from paged_core.api.values import (
     bias_values,
     integer,
