@@ -32,6 +32,7 @@ class CompletionOutput:
 
     finish_reason  None while running, then stop | length | abort | error
     stop_reason    the stop string or stop token id that ended it; None for end-of-sequence and the rest
+    score          of a beam: cumulative_logprob / length ** length_penalty; None without beam search
     """
 
     index: int
@@ -41,6 +42,7 @@ class CompletionOutput:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    score: float | None = None
 
     def finished(self) -> bool:
         """Whether the branch has ended."""

@@ -41,8 +41,12 @@ class Branches:
         for group, children in pending:
             parent = group.sequences[0]
             for child in children:
-                self._fork(parent, child, parent.num_computed)
+                self.fork(parent, child)
                 group.sequences.append(child)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """`child`, which has a row and no parent, begins as a copy of all that `parent` has computed."""
+        self._fork(parent, child, parent.num_computed)
 
     def drop(self, group: Group) -> None:
         """The group's blocks are gone and will be recomputed: branches wait, roots will be opened."""

@@ -11,6 +11,7 @@ bytes when one is broken; here the valid characters of such a run survive.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ class Detokenizer:
         self._skip = skip_special_tokens
         self._context, self._shown = self._whole_characters(prompt_token_ids)
         self._pending: list[int] = []
+
+    def fork(self) -> Detokenizer:
+        """A detokenizer of its own that has seen what this one has."""
+        twin = copy.copy(self)
+        twin._context, twin._pending = list(self._context), list(self._pending)
+        return twin
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take new tokens of the output; return the text that became final, often "" in the middle of a character."""

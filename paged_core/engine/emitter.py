@@ -45,6 +45,9 @@ class Emitter:
         valid = result.num_tokens == 1
         if result.failed:  # a group that failed took its other branches with it
             valid &= np.array([self._answer(int(row)) is not None for row in plan.sample_rows])
+        if self._ledger.beams:
+            valid &= ~self._ledger.beams.drew(plan.sample_rows)
+            outputs += self._beams(now)
         draws = np.nonzero(valid)[0]
         drawn, tokens = plan.sample_rows[draws], result.tokens[draws, 0]
         self.num_generated += len(drawn)
@@ -65,7 +68,12 @@ class Emitter:
         """End a whole request now, wherever it is: abort, deadline, outgrown pool, failure."""
         answer = self._answers[group.id]
         answer.error = error
-        for seq in group.live:
+        search = self._ledger.beams.search(group)
+        if search is not None:
+            answer.take_beams(search.best(group.request.params.n, reason))
+            for seq in group.sequences:
+                self._endings.end(seq.row)
+        for seq in group.live if search is None else ():
             if seq.row >= 0:
                 branch = answer.branches[seq.index]
                 branch.push([int(token) for token in self._output_ids(seq.row)[branch.num_pushed :]])
@@ -98,6 +106,19 @@ class Emitter:
             assert answer is not None
             if answer.metrics.first_token_time is None:
                 answer.metrics.first_token_time = now
+
+    def _beams(self, now: float) -> list[RequestOutput]:
+        """Outputs of the beam searches that this step brought to their end."""
+        outputs = []
+        for group in self._ledger.beams.advanced:
+            answer, search = self._answers[group.id], self._ledger.beams.search(group)
+            assert search is not None
+            self.num_generated += len(group.live)
+            if answer.metrics.first_token_time is None:
+                answer.metrics.first_token_time = now
+            if search.done:
+                outputs.append(self.finish(group, "stop", now))
+        return outputs
 
     def _watch(self, row: int, token: int, top: TopLogprobs | None, endings: dict[int, Ending]) -> Answer:
         """Turn one watched row's token into text; a stop string that completes becomes the row's ending."""

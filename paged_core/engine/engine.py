@@ -73,7 +73,7 @@ class Engine:
             raise RequestError(f"request id {request_id!r} is already in use", "request_id")
         params = SamplingParams() if params is None else params
         request = self._intake.request(request_id, prompt, params, self._clock.now(), **routing)
-        group = self._ledger.add(request, self._intake.seed(params))
+        group = self._ledger.add(request, self._intake.seed(params), self._intake.beam_search(request))
         if request.deadline is not None:
             self._deadlines[request_id] = request.deadline
         self._emitter.open(group, stream=stream)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from paged_core.api.params import SamplingParams
 from paged_core.api.request import Request
+from paged_core.engine.beam_search import BeamSearch
 from paged_core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class Intake:
         """The request's own seed, or a fresh one from the engine's stream (never from a global generator)."""
         return self._random.getrandbits(64) if params.seed is None else params.seed
 
+    def beam_search(self, request: Request) -> BeamSearch | None:
+        """The search of a request that asks for one."""
+        if not request.params.use_beam_search:
+            return None
+        room, asked = self._facts.max_model_len - len(request.prompt_token_ids), request.params.max_tokens
+        return BeamSearch(request, self._tokenizer, room if asked is None else min(room, asked))
+
     def _tokens(self, prompt: Any) -> tuple[str | None, list[int]]:
         if isinstance(prompt, dict):
             known = [key for key in ("prompt", "prompt_token_ids") if prompt.get(key) is not None]
@@ -69,8 +77,6 @@ class Intake:
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):
             raise RequestError(f"sampling_params must be SamplingParams, not {type(params).__name__}")
-        if params.use_beam_search:
-            raise RequestError("beam search is not supported by this version", "use_beam_search")
         most = min(self._facts.max_num_seqs, self._facts.token_budget)
         if params.num_sequences > most:
             raise RequestError(

@@ -16,6 +16,7 @@ from paged_core.api.batch import RowStart, StepPlan, StepResult
 from paged_core.api.params import branch_seed
 from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, share_out, spread
 from paged_core.engine.audit import audit
+from paged_core.engine.beams import Beams
 from paged_core.engine.branches import Branches
 from paged_core.engine.prefixes import SharedPrefixes
 from paged_core.engine.queues import Queues
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from paged_core.api.allocator import Allocator, BlockCopy, SwapPair
     from paged_core.api.preemption import Preemption
     from paged_core.api.scheduler import Decision, Run
+    from paged_core.engine.beam_search import BeamSearch
 
 log = logging.getLogger("paged_core.engine")
 
@@ -51,6 +53,7 @@ class Ledger:
         self.rows = rows
         self.queues = Queues(rows)
         self.branches = Branches(self.queues, allocator)
+        self.beams = Beams(self.queues, allocator, self.branches)
         self.prefixes = SharedPrefixes(allocator)
         self.token_budget, self.max_num_seqs = limits
         self.step = 0
@@ -65,9 +68,11 @@ class Ledger:
 
     # -- what the engine asks -------------------------------------------------------------------------------------
 
-    def add(self, request: Request, seed: int) -> Group:
-        """A new group waits. `seed` starts its random stream."""
+    def add(self, request: Request, seed: int, search: BeamSearch | None = None) -> Group:
+        """A new group waits. `seed` starts its random stream; `search` makes it a beam search."""
         group = Group(request, [Sequence(request)])
+        if search is not None:
+            self.beams.add(group, search)
         self._seeds[group.id] = seed
         self.queues.add(group)
         return group
@@ -82,6 +87,8 @@ class Ledger:
         """Audit `decision` and carry it out. Raises PluginContractError naming the broken law."""
         audit(decision, view)
         moves = _Moves()
+        changed = self.beams.take_changed()
+        moves.started += [self._row_start(seq) for seq in changed]
         for group in decision.preempt:
             self._evict(group, moves)
         decode_rows, decode_seqs = self.queues.decode_rows, self.queues.decode_seqs
@@ -95,7 +102,9 @@ class Ledger:
         for run in decision.run:
             self._grow_run(run, builder, moves)
         plan = builder.build()
-        plan.changed_rows = np.concatenate([boundary, plan.changed_rows])
+        plan.changed_rows = np.concatenate([boundary, plan.changed_rows, _rows(changed)])
+        if self.beams:
+            plan.num_candidates = self.beams.wanted[plan.sample_rows]
         plan.swap_out, plan.copies, plan.swap_in = moves.swap_out, moves.copies, moves.swap_in
         plan.started, plan.shared_prefixes = moves.started, shared
         plan.ended, self._ended_rows = self._ended_rows, []
@@ -111,8 +120,11 @@ class Ledger:
         self.branches.fork_pending()
         if result.tokens.shape[1] != 1:
             raise PluginContractError("the executor returned several tokens a draw without being asked to speculate")
-        drawn = plan.sample_rows[result.num_tokens == 1]
-        columns.tokens[drawn, columns.num_tokens[drawn]] = result.tokens[result.num_tokens == 1, 0]
+        own = result.num_tokens == 1
+        if self.beams:
+            own &= ~self.beams.drew(plan.sample_rows)
+        drawn = plan.sample_rows[own]
+        columns.tokens[drawn, columns.num_tokens[drawn]] = result.tokens[own, 0]
         columns.num_tokens[drawn] += 1
         for i in np.nonzero(plan.seq_lens // size > before // size)[0]:
             seq = self.queues.seq_of_row[rows[i]]
@@ -120,6 +132,8 @@ class Ledger:
             self.allocator.publish(seq)
         for row, (first, top) in result.prompt_logprobs.items():
             self._prompt_collected(row, first + len(top.chosen))
+        if self.beams:
+            self.beams.select(plan, result)
         for group in list(self.queues.prefilling.values()):
             self.branches.restore(group)
             self.queues.settle(group)
@@ -208,6 +222,7 @@ class Ledger:
         params = group.request.params
         group.first_scheduled = now
         (seq,) = group.sequences
+        self.beams.admitted(group)
         if params.prompt_logprobs is not None:
             self.prompt_due[seq.row] = 1
             seq.cold = len(group.request.prompt_token_ids) > 1
@@ -218,8 +233,8 @@ class Ledger:
         """Branch i draws from the stream of its own seed, so that it equals a request that brings that seed."""
         request = seq.request
         seed = branch_seed(self._seeds[request.id], seq.index)
-        prompt = np.array(request.prompt_token_ids, dtype=np.int32)
-        return RowStart(seq.row, request.params.for_sampler(), seed, 0, prompt, np.zeros(0, dtype=np.int32))
+        prompt, output = np.split(seq.token_ids.copy(), [len(request.prompt_token_ids)])
+        return RowStart(seq.row, request.params.for_sampler(), seed, 0, prompt, output)
 
     def _open(self, group: Group) -> int:
         hits = 0
@@ -259,7 +274,8 @@ class Ledger:
 
     def _draws(self, seq: Sequence, group: Group, moves: _Moves) -> list[int]:
         """Rows that sample from `seq` now: its own, and those of the branches that fork from it with this draw."""
-        children = self.branches.reserve(group) if seq.num_output == 0 and seq.index == 0 else []
+        forks = seq.num_output == 0 and seq.index == 0 and self.beams.search(group) is None
+        children = self.branches.reserve(group) if forks else []
         moves.started += [self._row_start(child) for child in children]
         return [seq.row, *(child.row for child in children)]
 
@@ -275,6 +291,7 @@ class Ledger:
 
     def _remove(self, group: Group) -> None:
         rows = self.queues.remove(group)
+        self.beams.remove(group)
         self._ended_groups.append(group)
         for row in rows:
             self.prompt_due.pop(row, None)
@@ -289,6 +306,10 @@ class Ledger:
 
     def _eviction_cost(self, group: Group) -> float:
         return self._preemption.evict(group, self._num_blocks(group), self.allocator.stats().host_free).cost_s
+
+
+def _rows(seqs: list[Sequence]) -> NDArray[np.int32]:
+    return np.fromiter((seq.row for seq in seqs), np.int32, len(seqs))
 
 
 def _no_room(group: Group, what: str) -> PluginContractError:

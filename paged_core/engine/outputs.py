@@ -6,6 +6,7 @@ is decoded once, when they end.
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from paged_core.api.output import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from paged_core.api.batch import TopLogprobs
     from paged_core.api.loader import Tokenizer
     from paged_core.api.request import Group, Request
+    from paged_core.engine.beam_search import Hypothesis
 
 
 class BranchText:
@@ -25,6 +27,7 @@ class BranchText:
         params = request.params
         self.text = ""
         self.cumulative_logprob: float | None = None
+        self.score: float | None = None
         self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -40,6 +43,15 @@ class BranchText:
     def num_pushed(self) -> int:
         """Output tokens taken so far."""
         return len(self.token_ids)
+
+    def fork(self) -> BranchText:
+        """A branch of its own that has seen what this one has."""
+        twin = copy.copy(self)
+        twin.token_ids = list(self.token_ids)
+        twin.logprobs = None if self.logprobs is None else list(self.logprobs)
+        twin._detokenizer = None if self._detokenizer is None else self._detokenizer.fork()
+        twin._stops = self._stops.fork()
+        return twin
 
     def push(self, tokens: list[int], *, hide_last: bool = False) -> bool:
         """Take new output tokens; True when a stop string completed. `hide_last`: the last one ended the sequence
@@ -79,6 +91,7 @@ class BranchText:
             logprobs,
             self.finish_reason,
             self.stop_reason,
+            self.score,
         )
 
     def _feed(self, text: str) -> bool:
@@ -96,7 +109,8 @@ class Answer:
     def __init__(self, group: Group, tokenizer: Tokenizer, *, stream: bool) -> None:
         params = group.request.params
         self.group = group
-        self.stream = stream and not params.ranked  # which branches are kept is known at the end only
+        # Which branches are kept is known at the end only.
+        self.stream = stream and not params.ranked and not params.use_beam_search
         self.watched = self.stream or bool(params.stop) or params.logprobs is not None or params.ranked
         self.branches = [BranchText(group.request, tokenizer) for _ in range(params.num_sequences)]
         self.metrics = RequestMetrics(arrival_time=group.arrival)
@@ -105,6 +119,21 @@ class Answer:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
         self._tokenizer = tokenizer
+
+    def take_beams(self, hypotheses: list[Hypothesis]) -> None:
+        """What a beam search found becomes the answer, best first."""
+        self.branches = [self._branch(one) for one in hypotheses]
+
+    def _branch(self, found: Hypothesis) -> BranchText:
+        branch = BranchText(self.group.request, self._tokenizer)
+        path = found.path
+        for link in path:
+            branch.add_logprobs(link.top, link.token)
+        hide = found.finish_reason == "stop" and not self.group.request.params.include_stop_str_in_output
+        branch.push([link.token for link in path], hide_last=hide and not isinstance(found.stop_reason, str))
+        branch.finish(found.finish_reason, found.stop_reason)
+        branch.cumulative_logprob, branch.score = found.cumulative, found.score
+        return branch
 
     def add_prompt_logprobs(self, first: int, top: TopLogprobs) -> None:
         """Rows for prompt positions `first`, `first` + 1, ...; they arrive in order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,12 @@ class StopChecker:
         self._include = include
         self._matched = [0] * len(self._stops)
         self._held = ""
+
+    def fork(self) -> StopChecker:
+        """A checker of its own that has seen what this one has."""
+        twin = copy.copy(self)
+        twin._matched = list(self._matched)
+        return twin
 
     def feed(self, text: str, enabled: bool = True) -> tuple[str, str | None]:
         """Take new text; return what may be shown now, and the stop that completed in it.

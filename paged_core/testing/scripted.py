@@ -99,7 +99,7 @@ class TableExecutor(ScriptedExecutor):
             )
             samples = self._sampler.sample(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
             result.tokens[:, 0] = samples.tokens
-            result.logprobs = samples.logprobs
+            result.logprobs, result.candidates = samples.logprobs, samples.candidates
             for draw, reason in samples.failed.items():
                 result.num_tokens[draw] = 0
                 result.failed[int(plan.sample_rows[draw])] = reason

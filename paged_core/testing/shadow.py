@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paged_core.api.batch import StepPlan, StepResult
+from paged_core.api.batch import StepPlan, StepResult, TopLogprobs
 from paged_core.api.executor import Executor, KVCapacity, Ticket
 
 if TYPE_CHECKING:
@@ -70,11 +70,13 @@ class ShadowExecutor(Executor):
         if self.keep_plans:
             self.plans.append(plan)
         self._write(plan)
-        tokens = np.array([[self._draw(plan, i)] for i in range(len(plan.sample_rows))], dtype=np.int32)
-        return ShadowTicket(
-            plan,
-            StepResult(plan.step, tokens.reshape(-1, 1), np.ones(len(tokens), dtype=np.int32), elapsed_s=self._step_s),
-        )
+        digests = [self._digest(plan, i) for i in range(len(plan.sample_rows))]
+        tokens = np.array([self._token(digest, 0) for digest in digests], dtype=np.int32)
+        result = StepResult(plan.step, tokens.reshape(-1, 1), np.ones(len(tokens), dtype=np.int32), self._step_s)
+        if plan.num_candidates is not None:
+            for i in np.flatnonzero(plan.num_candidates):
+                result.candidates[int(i)] = self._candidates(digests[i], int(plan.num_candidates[i]))
+        return ShadowTicket(plan, result)
 
     def collect(self, ticket: Ticket) -> StepResult:
         """The result of `submit`."""
@@ -90,12 +92,24 @@ class ShadowExecutor(Executor):
         blocks = self._tables[rows, plan.positions // self.block_size]
         self._pool[blocks, plan.positions % self.block_size] = plan.token_ids
 
-    def _draw(self, plan: StepPlan, i: int) -> int:
+    def _digest(self, plan: StepPlan, i: int) -> bytes:
+        """A hash of everything draw `i` reads through the block table."""
         assert self._tables is not None
         reader = np.searchsorted(plan.query_start, plan.sample_index[i], side="right") - 1
         row, length = int(plan.rows[reader]), int(plan.sample_positions[i])
         blocks = self._tables[row, : -(-length // self.block_size)]
         seen = self._pool[blocks].reshape(-1)[:length]
+        return hashlib.blake2b(seen.tobytes(), key=self._salts[int(plan.sample_rows[i])], digest_size=8).digest()
+
+    def _token(self, digest: bytes, rank: int) -> int:
         low, high = self._range
-        digest = hashlib.blake2b(seen.tobytes(), key=self._salts[int(plan.sample_rows[i])], digest_size=8).digest()
-        return low + int.from_bytes(digest, "little") % (high - low)
+        return low + (int.from_bytes(digest, "little") + rank) % (high - low)
+
+    def _candidates(self, digest: bytes, num: int) -> TopLogprobs:
+        """Log-probabilities whose gaps are the digest's bytes, so that beams of one group take turns in the lead."""
+        low, high = self._range
+        num = min(num, high - low)
+        gaps = np.array([digest[rank % len(digest)] for rank in range(num)], dtype=np.float32) / 128 + 0.01
+        logprobs = -np.cumsum(gaps, dtype=np.float32).reshape(1, -1)
+        tokens = np.array([[self._token(digest, rank) for rank in range(num)]], dtype=np.int32)
+        return TopLogprobs(logprobs[:, 0], np.ones(1, dtype=np.int32), tokens, logprobs)

@@ -101,12 +101,6 @@ def test_s10_an_id_in_use_is_refused_and_can_be_used_again_later(shadow, cold, d
     assert drain(engine)["same"].outputs[0].token_ids == cold([4, 5], 8)
 
 
-def test_beam_search_is_refused_by_name(shadow):
-    with pytest.raises(RequestError, match="not supported by this version") as caught:
-        shadow().add_request("n", [1], SamplingParams(use_beam_search=True))
-    assert caught.value.field == "use_beam_search"
-
-
 def test_4b9_a_lone_group_that_outgrows_the_pool_ends_with_length_and_a_message(shadow, drain):
     engine = shadow(num_blocks=6, block_size=4)
     engine.add_request("grows", [1] * 10, greedy(40))
