@@ -28,6 +28,7 @@ _BUILTINS = {
     "inspect": ("paged_core.cli.inspect:inspect_command", "Show a model's facts and what fits on this machine."),
     "plugins": ("paged_core.cli.plugins:plugins_command", "List plugins, their status and settings."),
     "conformance": ("paged_core.cli.conformance:conformance_command", "Judge plugins by the conformance suite."),
+    "bench": ("paged_core.cli.bench:bench_command", "Measure on this machine, with floors and published figures."),
     "new-plugin": ("paged_core.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
 }
 
@@ -100,6 +101,8 @@ class LazyGroup(click.Group):
 
 def _accept_debug(command: click.Command) -> None:
     """Let `--debug` stand after the subcommand too; `main` reads it from the arguments."""
+    for inner in command.commands.values() if isinstance(command, click.Group) else ():
+        _accept_debug(inner)
     if not any(parameter.name == "debug" for parameter in command.params):
         command.params.append(click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks."))
 

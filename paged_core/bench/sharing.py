@@ -1,0 +1,182 @@
+"""`bench sharing`: what sharing of blocks saves and gains, next to the figures of the PagedAttention paper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paged_core.api.params import SamplingParams
+from paged_core.bench.lengths import Lengths, alpaca_like, sharegpt_like
+from paged_core.bench.report import Column, Table
+from paged_core.bench.saving import Service, prompts_saving, service_saving
+from paged_core.bench.timing import alternate, ratio
+from paged_core.bench.translation import Translator, translations
+from paged_core.engine.llm import LLM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.random import Generator
+
+    from paged_core.api.loader import Tokenizer
+    from paged_core.bench.data import Data
+    from paged_core.bench.translation import Translations
+    from paged_core.engine.engine import Engine
+
+WIDTHS = (2, 4, 6)
+PAPER_SAMPLING = {
+    "ShareGPT-like": {2: 0.162, 6: 0.305},
+    "Alpaca-like": {2: 0.0609, 4: 0.0853, 6: 0.0979},
+}
+PAPER_BEAMS = {
+    "ShareGPT-like": {2: 0.443, 6: 0.663},
+    "Alpaca-like": {2: 0.3756, 4: 0.5313, 6: 0.5516},
+}
+PAPER_PREFIX = {1: (80, 1.67), 5: (341, 3.58)}  # shots -> prefix tokens, throughput over Orca (Oracle)
+_SHAREGPT_RATE, _ALPACA_RATE = 2.0, 30.0  # requests a second in the paper's figure
+
+_COLUMNS = (
+    Column("prompts", "prompts"),
+    Column("mode", "mode"),
+    Column("width", "width"),
+    Column("prompt_tokens", "prompt", ".0f"),
+    Column("output_tokens", "output", ".0f"),
+    Column("requests", "running", ".1f"),
+    Column("saved", "saved", ".1%"),
+    Column("paper", "paper", ".1%"),
+    Column("bound", "bound", ".0%"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much to run. `minutes` are virtual ones, of arrivals; the rest counts requests and rounds."""
+
+    minutes: float = 20.0
+    prompts: int = 48
+    sentences: int = 48
+    rounds: int = 5
+    chat_tokens: int = 128
+    seed: int = 0
+
+
+QUICK = Size(minutes=1.0, prompts=4, sentences=6, rounds=1, chat_tokens=24)
+
+
+def lengths_table(measured: Sequence[Lengths], size: Size, say: Callable[[str], None]) -> Table:
+    """Saving of n samples per prompt under the paper's lengths, rates and pool, and under `measured` lengths."""
+    table = Table("Memory saved by parallel sampling, by lengths (no model, OPT-13B's pool and step times)", _COLUMNS)
+    services = _services(measured, size)
+    for service in services:
+        for width in WIDTHS:
+            say(f"{service.lengths.name}, n = {width}")
+            saving = service_saving(service, _samples(width), np.random.default_rng(size.seed))
+            paper = PAPER_SAMPLING.get(service.lengths.name, {}).get(width)
+            means = service.lengths.means
+            row = (service.lengths.name, "sample", width, *means, saving.mean_requests, saving.share, paper)
+            table.add(*row, (width - 1) / width)
+    table.notes += [
+        "Saved: blocks that sharing spares over blocks without sharing, summed over steps. Bound: everything shared.",
+        f"983 blocks of 16, {_SHAREGPT_RATE:g} requests/s (Alpaca-like {_ALPACA_RATE:g}), Poisson arrivals,",
+        f"{size.minutes:g} virtual minutes, end of sequence ignored, no prefix cache. No n = 4 is stated for ShareGPT.",
+    ]
+    return table
+
+
+def _services(measured: Sequence[Lengths], size: Size) -> list[Service]:
+    random, seconds = np.random.default_rng(size.seed), size.minutes * 60
+    made: list[tuple[Callable[[int, Generator], Lengths], float]] = [
+        (sharegpt_like, _SHAREGPT_RATE),
+        (alpaca_like, _ALPACA_RATE),
+    ]
+    services = [Service(make(int(rate * seconds * 1.3) + 50, random), rate, seconds) for make, rate in made]
+    return services + [Service(lengths, _SHAREGPT_RATE, seconds) for lengths in measured]
+
+
+def _samples(width: int) -> Callable[[int], SamplingParams]:
+    return lambda output: SamplingParams(n=width, max_tokens=output, ignore_eos=True, detokenize=False)
+
+
+def _beams(width: int) -> Callable[[int], SamplingParams]:
+    return lambda output: SamplingParams(
+        n=width, use_beam_search=True, beam_width=width, temperature=0, max_tokens=output, ignore_eos=True
+    )
+
+
+MODES: dict[str, Callable[[int], Callable[[int], SamplingParams]]] = {"sample": _samples, "beam": _beams}
+PAPER = {"sample": PAPER_SAMPLING, "beam": PAPER_BEAMS}
+_NEAREST = {"tasks": "Alpaca-like", "chat": "ShareGPT-like"}
+
+
+def prompts_table(data: Data, settings: Mapping[str, Any], size: Size, say: Callable[[str], None]) -> Table:
+    """Saving of n samples and of k beams that a real model grows over real prompts."""
+    table = Table("Memory saved on real prompts, by a real model", _COLUMNS)
+    with LLM(**dict(settings, prefix_cache=False, seed=size.seed)) as llm:
+        for name, work in _real_work(data, llm.tokenizer, size).items():
+            prompts, outputs = [prompt for prompt, _ in work], [output for _, output in work]
+            means = (float(np.mean(list(map(len, prompts)))), float(np.mean(outputs)))
+            for mode, width in [(mode, width) for mode in MODES for width in WIDTHS]:
+                say(f"{name}, {mode} {width}")
+                saving = prompts_saving(llm.engine, prompts, list(map(MODES[mode](width), outputs)))
+                paper = PAPER[mode][_NEAREST[name]].get(width)
+                table.add(name, mode, width, *means, saving.mean_requests, saving.share, paper, (width - 1) / width)
+    table.notes += [
+        f"tasks: the first {size.prompts} short instructions, answers as long as their references; paper: Alpaca.",
+        f"chat: the first {size.prompts} opening questions, {size.chat_tokens} tokens each; paper: ShareGPT (longer).",
+        "Another model than the paper's OPT-13B: its beams part at other places. Bare prompts without a chat template,",
+        "all queued at once, end of sequence ignored, no prefix cache; samples drawn at temperature 1.",
+    ]
+    return table
+
+
+def _real_work(data: Data, tokenizer: Tokenizer, size: Size) -> dict[str, list[tuple[list[int], int]]]:
+    """Prompt ids and output length of every request, by the name of the workload."""
+    encode = tokenizer.encode
+    tasks = [(encode(prompt), len(encode(answer, add_special_tokens=False))) for prompt, answer in data.tasks]
+    chat = [(encode(question), size.chat_tokens) for question in data.questions]
+    return {"tasks": tasks[: size.prompts], "chat": chat[: size.prompts]}
+
+
+def prefix_table(data: Data, settings: Mapping[str, Any], size: Size, say: Callable[[str], None]) -> Table:
+    """Time of the same translations with the prefix cache on and off, in turns."""
+    columns = (
+        Column("shots", "shots"),
+        Column("prefix_tokens", "prefix"),
+        Column("sentences", "sentences"),
+        Column("tokens_off", "computed off", ","),
+        Column("tokens_on", "computed on", ","),
+        Column("seconds_off", "off s", ".2f"),
+        Column("seconds_on", "on s", ".2f"),
+        Column("requests_per_s", "on req/s", ".2f"),
+        Column("ratio", "on / off", ".2f"),
+        Column("spread", "spread", ".0%"),
+        Column("paper", "paper", ".2f"),
+    )
+    table = Table("Throughput of translation behind a shared prefix, prefix cache on and off", columns)
+    with LLM(**dict(settings, prefix_cache=True)) as on, LLM(**dict(settings, prefix_cache=False)) as off:
+        for shots, (near, paper) in PAPER_PREFIX.items():
+            work = translations(data.pairs, on.tokenizer, shots, near, size.sentences)
+            table.add(*_prefix_row(work, {"on": on.engine, "off": off.engine}, size.rounds, say), paper)
+    table.notes += [
+        f"Medians of {size.rounds} rounds, on and off in turns; every round starts cold: the first sentence writes the",
+        "prefix, then all others are queued. Greedy, outputs as long as the references. Spread: of the ratio, largest",
+        "less least over the median. Paper: vLLM with sharing over Orca (Oracle), another engine with another memory",
+        "layout; here this engine over itself, which spares computing the prefix again (and reading it again, where",
+        "attention shares it).",
+    ]
+    return table
+
+
+def _prefix_row(
+    work: Translations, engines: Mapping[str, Engine], rounds: int, say: Callable[[str], None]
+) -> tuple[int | float, ...]:
+    runs = {name: Translator(engine, work) for name, engine in engines.items()}
+    for run in runs.values():
+        run.run()  # first compilations and first touches are nobody's time
+    times = alternate({name: run.run for name, run in runs.items()}, rounds, say)
+    gain, sentences = ratio(times["off"], times["on"]), len(work.prompts)
+    seconds = (times["off"].median, times["on"].median, sentences / times["on"].median)
+    computed = (runs["off"].computed, runs["on"].computed)
+    return (work.shots, work.prefix_tokens, sentences, *computed, *seconds, gain.median, gain.spread)
