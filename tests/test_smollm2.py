@@ -35,9 +35,8 @@ def prompt_ids(smollm2):
 
 
 @pytest.fixture(scope="module")
-def expected(prompt_ids):
-    """transformers' generate on the very tensors our loader produced: tokens and top-1/top-2 gaps."""
-    import torch
+def reference(smollm2):
+    """transformers' model, holding the very tensors our loader produced."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     from paged_core.api.loader import LoaderNeed
@@ -81,10 +80,18 @@ def expected(prompt_ids):
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert missing == ["lm_head.weight"]
     assert not unexpected
+    return model
+
+
+@pytest.fixture(scope="module")
+def expected(reference, prompt_ids):
+    """transformers' greedy tokens, and the gap of the two best logits at each."""
+    import torch
+
     found = []
     with torch.inference_mode():
         for ids in prompt_ids:
-            made = model.generate(
+            made = reference.generate(
                 torch.tensor([ids]),
                 attention_mask=torch.ones(1, len(ids), dtype=torch.long),
                 max_new_tokens=NUM_TOKENS,
@@ -122,6 +129,40 @@ def test_first_64_greedy_tokens_equal_transformers(prompt_ids, expected, setting
             ties += 1
             print(f"prompt {i}: tie at token {differs}, gap {gaps[differs]:.2e}")
     assert ties <= 0.02 * len(outputs)
+
+
+@pytest.mark.parametrize("width", [2, 4, 6])
+def test_beams_and_scores_equal_transformers(reference, prompt_ids, width):
+    """Beams that transformers' own rounding could order otherwise (scores closer than a tie) may change places."""
+    import torch
+
+    params = SamplingParams(use_beam_search=True, beam_width=width, n=width, temperature=0, max_tokens=16)
+    some = prompt_ids[:2]
+    with open_model() as llm:
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in some], params, use_tqdm=False)
+        eos = llm.get_tokenizer().eos_token_ids
+    for ids, output in zip(some, outputs, strict=True):
+        with torch.inference_mode():
+            made = reference.generate(
+                torch.tensor([ids]),
+                attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+                num_beams=width,
+                num_return_sequences=width,
+                do_sample=False,
+                max_new_tokens=16,
+                length_penalty=1.0,
+                early_stopping=False,
+                eos_token_id=list(eos),
+                pad_token_id=eos[0],
+                return_dict_in_generate=True,
+                output_scores=True,
+            )
+        want = made.sequences[:, len(ids) :].tolist()
+        scores = made.sequences_scores.tolist()
+        assert [one.score for one in output.outputs] == pytest.approx(scores, abs=TIE)
+        for place, one in enumerate(output.outputs):
+            padded = one.token_ids + [eos[0]] * (len(want[0]) - len(one.token_ids))
+            assert any(padded == want[k] for k in range(width) if abs(scores[k] - scores[place]) < TIE)
 
 
 def test_64_prompts_on_a_quarter_of_the_pool_give_the_tokens_of_an_ample_one(smollm2):
