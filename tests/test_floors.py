@@ -23,12 +23,13 @@ FLOORS = {
     "scheduling": 2,
     "plugins": 3,
     "model": 4,
-    "engine": 5,
-    "bench": 6,
-    "sim": 6,
-    "server": 6,
-    "testing": 6,
-    "cli": 7,
+    "structured": 5,
+    "engine": 6,
+    "bench": 7,
+    "sim": 7,
+    "server": 7,
+    "testing": 7,
+    "cli": 8,
 }
 HEAVY = {"torch", "numpy", "triton", "numba", "transformers"}
 PLUGIN_MAY = ("paged_core.api", "paged_core.errors")

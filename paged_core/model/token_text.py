@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
+_DISGUISED = re.compile(r"bytes:(\\x[0-9a-f]{2})+")
 _FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -25,6 +26,11 @@ def bytes_text(data: bytes) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def text_bytes(text: str) -> bytes:
+    """The bytes of which `bytes_text` made `text`. (A token that spells out the disguise itself is taken for it.)"""
+    return bytes.fromhex("".join(text[6:].split("\\x"))) if _DISGUISED.fullmatch(text) else text.encode()
 
 
 @cache
