@@ -69,6 +69,7 @@ def _split_names(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
 class Settings(BaseSettings):
@@ -115,6 +116,13 @@ class Settings(BaseSettings):
     )
     chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
     prefix_cache: bool = Field(True, description="Share the KV blocks of equal prompt beginnings.")
+    logprobs_mode: LogprobsMode = Field(
+        "raw_logprobs",
+        description="Log-probabilities reported: of the raw logits or of what was sampled from; or those logits.",
+    )
+    max_logprobs: int = Field(
+        50, ge=-1, description="Most log-probabilities a token a request may ask for; -1 allows the whole vocabulary."
+    )
     seed: int | None = Field(None, description="Seed of requests that bring none; unset draws a new one each time.")
     threads: int | None = Field(None, ge=1, description="Compute threads; unset takes the library's default.")
     audit: bool = Field(False, description="Check every law of the block tables after each step (slow).")

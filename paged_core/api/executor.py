@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paged_core.api.sampler import LogprobsMode
     import numpy as np
     from numpy.typing import NDArray
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 class ExecutorNeed:
     """Everything the execution side needs; no autos left. Bytes and tokens; `threads` 0 = the library's default.
 
+    `logprobs_mode`: what the sampler reports, as in `SamplerNeed`.
     `attn_required`: capabilities of the chosen attention backend that the executor switches on (`fused_rope`).
     """
 
@@ -49,6 +51,7 @@ class ExecutorNeed:
     attn_required: frozenset[str] = frozenset()
     cache_dir: str | None = None
     required: frozenset[str] = frozenset()
+    logprobs_mode: LogprobsMode = "raw_logprobs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,28 @@
 """Samplers: from logits to tokens, next to the logits, inside the executor.
 
 A row's draw depends on its own logits, parameters, seed, branch and position and on nothing else: not on neighbours,
-not on batch order, not on preemption (law 16). Order of operations: logprobs of the raw logits are taken first; then
-the row's logits processors in the order given, on float32; allowed tokens, bad words, min_tokens and bias; penalties;
-greedy rows end here; temperature; min-p; top-k; top-p; draw.
+not on batch order, not on preemption (law 16). Order of operations: raw logprobs are taken first; then the row's logits
+processors in the order given, on float32; allowed tokens, bad words, min_tokens and bias; penalties; greedy rows end
+here; temperature; min-p; top-k; top-p; draw.
 
 With `logits_processors` a sampler takes a `fork` of each of the row's templates at `start` and lets it `accept` the
 output there is; it calls `apply_rows` of each class with all the draws it works on, and `accept([token])` after each
 draw. Whatever a processor raises fails that draw alone, with one line that names its class.
 
-Capabilities: logprobs, penalties, logit_bias, bad_words, allowed_token_ids, seed, min_p, candidates, logits_processors.
+Log-probabilities of draws and prompts follow `SamplerNeed.logprobs_mode`: of the raw logits, or of what a draw was
+chosen from (temperature and filters included; a greedy row has neither; nothing processes a prompt's logits), as
+log-probabilities or as logits. A row with `logprob_token_ids` has these listed, in their order, instead of the best.
+Masked tokens read -9999, so that everything can be written as JSON.
+
+Capabilities: logprobs, penalties, logit_bias, bad_words, allowed_token_ids, seed, min_p, candidates, logits_processors,
+logprobs_modes (all but raw_logprobs), logprob_token_ids.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +30,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from paged_core.api.batch import RowStart, TopLogprobs
+
+
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
+"""What the engine's setting of this name may be; the first is the default. Names are vLLM's."""
+CAPABILITIES = frozenset(
+    {
+        "logprobs",
+        "penalties",
+        "logit_bias",
+        "bad_words",
+        "allowed_token_ids",
+        "seed",
+        "min_p",
+        "candidates",
+        "logits_processors",
+        "logprobs_modes",
+        "logprob_token_ids",
+    }
+)
+"""All that a sampler may declare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +61,14 @@ class SamplerNeed:
     max_rows: int
     eos_token_ids: tuple[int, ...] = ()
     required: frozenset[str] = frozenset()
+    logprobs_mode: LogprobsMode = "raw_logprobs"
 
 
 @dataclass(slots=True)
 class Samples:
     """Result of one `sample`: tokens int32 [draws] (0 where failed); logprobs per draw that asked; failed draws with a
-    reason. `candidates` are taken after processors, bias and penalties, masked tokens left out; `logprobs` before."""
+    reason. `candidates` are taken after processors, bias and penalties, masked tokens left out;
+    `logprobs` as the need's mode says."""
 
     tokens: NDArray[np.int32]
     logprobs: dict[int, TopLogprobs] = field(default_factory=dict)

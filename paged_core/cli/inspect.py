@@ -35,7 +35,7 @@ def inspect(parameters: Mapping[str, Any]) -> None:
     chosen = choose(settings, plugins, need)
     executor = plugins.create("executor", chosen["executor"], need)
     try:
-        facts = engine_config(settings, need, executor.capacity(), chosen)
+        facts = engine_config(settings, plugins, need, executor.capacity(), chosen)
     finally:
         executor.close()
     rows = [("model", model.name), ("files", str(model.loader.pull()))]

@@ -92,7 +92,7 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
     chosen = choose(settings, plugins, need)
     watch.lap("choosing plugins")
     executor: Executor = plugins.create("executor", chosen["executor"], need)
-    facts = engine_config(settings, need, executor.capacity(), chosen)
+    facts = engine_config(settings, plugins, need, executor.capacity(), chosen)
     watch.lap("compute libraries")
     engine = wire(plugins, facts, executor, model.tokenizer, clock or RealClock(), hash_seed=settings.hash_seed)
     watch.lap("weights and KV pool")
@@ -133,7 +133,9 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
     )
     attention = plugins.select("attn", settings.attn, attention_need).provider
     fused = frozenset({"fused_rope"}) & attention.capabilities if spec.ropes else frozenset()
-    sampler = plugins.select("sampler", settings.sampler, SamplerNeed(device, spec.vocab_size, 0)).provider.name
+    modes = frozenset() if settings.logprobs_mode == "raw_logprobs" else frozenset({"logprobs_modes"})
+    sampler_need = SamplerNeed(device, spec.vocab_size, 0, (), modes, settings.logprobs_mode)
+    sampler = plugins.select("sampler", settings.sampler, sampler_need).provider.name
     kv_bytes = spec.kv_bytes_per_token(element_bytes(kv_dtype))
     return ExecutorNeed(
         model=settings.model,
@@ -154,6 +156,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         eos_token_ids=model.tokenizer.eos_token_ids,
         attn_required=fused,
         cache_dir=str(cache_dir()),
+        logprobs_mode=settings.logprobs_mode,
     )
 
 
@@ -175,7 +178,9 @@ def choose(settings: Settings, plugins: Plugins, need: ExecutorNeed) -> dict[str
     return chosen
 
 
-def engine_config(settings: Settings, need: ExecutorNeed, capacity: KVCapacity, chosen: dict[str, str]) -> EngineConfig:
+def engine_config(
+    settings: Settings, plugins: Plugins, need: ExecutorNeed, capacity: KVCapacity, chosen: dict[str, str]
+) -> EngineConfig:
     """The facts, pool sizes included."""
     useful = settings.max_num_seqs * -(-need.max_len // need.block_size)
     num_blocks = settings.num_blocks or min(capacity.num_blocks, useful)
@@ -197,6 +202,9 @@ def engine_config(settings: Settings, need: ExecutorNeed, capacity: KVCapacity, 
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         audit=settings.audit,
+        logprobs_mode=settings.logprobs_mode,
+        max_logprobs=settings.max_logprobs,
+        sampler_capabilities=plugins.records[chosen["sampler"]].provider.capabilities,
         plugins=chosen,
     )
 

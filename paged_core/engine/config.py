@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from paged_core.api.sampler import CAPABILITIES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from paged_core.api.sampler import LogprobsMode
 
 _GIB = 1 << 30
 
@@ -32,6 +36,9 @@ class EngineConfig:
     prefix_cache: bool
     seed: int | None = None
     audit: bool = False
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    max_logprobs: int = 50  # -1 = the whole vocabulary
+    sampler_capabilities: frozenset[str] = CAPABILITIES
     plugins: Mapping[str, str] = field(default_factory=dict)
     """kind -> provider name"""
 

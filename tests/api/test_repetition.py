@@ -14,6 +14,7 @@ from paged_core.errors import RequestError
 
 def plain(output, params):
     """Some pattern of an allowed size makes up the end of `output`, min_count times."""
+    count = params.min_count
     return any(
         len(output) >= size * params.min_count
         and output[-size * params.min_count :] == output[-size:] * params.min_count

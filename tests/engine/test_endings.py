@@ -16,7 +16,7 @@ def made():
 
 
 def start(made, row, output, **params):
-    rows, endings = made
+    rows = made[0]
     seq = Sequence(Request(str(row), (1, 2, 3), SamplingParams(**params), 0.0))
     seq.bind(rows, row)
     rows.num_tokens[row] += output
@@ -62,7 +62,7 @@ def test_a_row_given_to_another_request_forgets_long_stop_lists(made):
 
 
 def test_a_loop_ends_its_own_row_after_min_tokens_and_gives_way_to_stop_and_length(made):
-    rows, endings = made
+    rows = made[0]
     loop = {"repetition_detection": RepetitionDetectionParams(max_pattern_size=4, min_count=3)}
     for row, params in enumerate((loop, loop | {"min_tokens": 6}, loop | {"max_tokens": 6}, {})):
         start(made, row, 6, **params)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class Wrapped(Sampler):
-    """sample_torch, passed on faithfully; a mutant overrides one method."""
+    """sample_torch, passed on faithfully; a mutant overrides one method, or forces a mode of log-probabilities."""
+
+    mode = ""
 
     def __init__(self, inner: Sampler) -> None:
         self.inner = inner
@@ -227,6 +229,25 @@ class CandidatesOfRawLogits(Wrapped):
         return result
 
 
+class ModeIgnored(Wrapped):
+    """Raw log-probabilities, whatever the mode."""
+
+    mode = "raw_logprobs"
+
+
+class ModeProcessed(Wrapped):
+    """Processed where raw was asked for."""
+
+    mode = "processed_logprobs"
+
+
+class ListIgnored(Wrapped):
+    """The best tokens instead of the listed ones."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, logprob_token_ids=None)
+
+
 class ProcessorsShared(Wrapped):
     """Rows that bring the same processor share one fork."""
 
@@ -329,7 +350,8 @@ class MutantProvider(Provider[SamplerNeed, Sampler]):
         return Fit.judge(self.missing_capabilities(need.required))
 
     def create(self, need: SamplerNeed, settings: PluginSettings, plugins: PluginRegistry) -> Sampler:
-        return self._mutant(plugins.create("sampler", "sample_torch", replace(need, required=frozenset())))
+        inner = replace(need, required=frozenset(), logprobs_mode=self._mutant.mode or need.logprobs_mode)
+        return self._mutant(plugins.create("sampler", "sample_torch", inner))
 
 
 MUTANTS = {
@@ -354,6 +376,9 @@ MUTANTS = {
     "sample_strict_end": EndingMustBeKnown,
     "sample_no_strides": StridesIgnored,
     "sample_raw_candidates": CandidatesOfRawLogits,
+    "sample_mode_ignored": ModeIgnored,
+    "sample_mode_processed": ModeProcessed,
+    "sample_list_ignored": ListIgnored,
     "sample_shared_processors": ProcessorsShared,
     "sample_backwards_processors": ProcessorsBackwards,
     "sample_forgetful_processors": ProcessorsForgetful,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-DRAWS, ROWS, EDITS, FAILURES, LOGPROBS, PROCESSORS = (
-    f"test_sampler{part}.py::" for part in ("", "_rows", "_edits", "_failures", "_logprobs", "_processors")
+DRAWS, ROWS, EDITS, FAILURES, LOGPROBS, PROCESSORS, MODES = (
+    f"test_sampler{part}.py::" for part in ("", "_rows", "_edits", "_failures", "_logprobs", "_processors", "_modes")
 )
 
 CAUGHT_BY = {
@@ -28,6 +28,9 @@ CAUGHT_BY = {
     "sample_strict_end": ROWS + "test_ending_an_unknown_row_leaves_everybody_alone",
     "sample_no_strides": DRAWS + "test_logits_of_any_strides_and_float_type_are_read_alike",
     "sample_raw_candidates": LOGPROBS + "test_candidates_are_the_best_tokens_after_all_edits",
+    "sample_mode_ignored": MODES + "test_each_mode_reports_what_its_name_says",
+    "sample_mode_processed": MODES + "test_each_mode_reports_what_its_name_says",
+    "sample_list_ignored": MODES + "test_listed_tokens_are_reported_instead_of_the_best",
     "sample_shared_processors": PROCESSORS + "test_a_processor_is_told_of_every_token_of_its_own_row",
     "sample_backwards_processors": PROCESSORS + "test_processors_act_in_the_order_given",
     "sample_forgetful_processors": PROCESSORS + "test_a_row_started_anew_tells_a_new_fork_the_whole_output",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paged_conformance.candidate import Candidate
-    from paged_core.api.sampler import Sampler, Samples
+    from paged_core.api.sampler import LogprobsMode, Sampler, Samples
 
 VOCAB = 32
 MAX_ROWS = 64
@@ -56,10 +56,10 @@ def spread(seed: int = 0, vocab: int = VOCAB, step: float = 0.1) -> NDArray[np.f
 class SamplerBench:
     """A fresh sampler of the candidate over 32 tokens or more, end of sequence 7. Rows keep their own history."""
 
-    def __init__(self, candidate: Candidate, vocab: int = VOCAB) -> None:
+    def __init__(self, candidate: Candidate, vocab: int = VOCAB, mode: LogprobsMode = "raw_logprobs") -> None:
         self.device = candidate.device
         self.rows: dict[int, Row] = {}
-        need = SamplerNeed(candidate.device, vocab, MAX_ROWS, (EOS,))
+        need = SamplerNeed(candidate.device, vocab, MAX_ROWS, (EOS,), logprobs_mode=mode)
         self.sampler: Sampler = candidate.create(need)
 
     def start(self, number: int, row: Row) -> Row:

@@ -89,7 +89,9 @@ class LocalExecutor(Executor):
         sampler: Sampler = self._plugins.create(
             "sampler",
             need.sampler,
-            SamplerNeed(need.device, spec.vocab_size, need.max_rows, need.eos_token_ids),
+            SamplerNeed(
+                need.device, spec.vocab_size, need.max_rows, need.eos_token_ids, logprobs_mode=need.logprobs_mode
+            ),
         )
         pools = tuple(
             [self._cache(blocks, device) for _ in range(spec.num_layers)]

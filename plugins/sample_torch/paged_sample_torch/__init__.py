@@ -31,6 +31,8 @@ class TorchSamplerProvider(Provider[SamplerNeed, Sampler]):
             "min_p",
             "candidates",
             "logits_processors",
+            "logprobs_modes",
+            "logprob_token_ids",
         }
     )
 

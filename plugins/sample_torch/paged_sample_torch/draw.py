@@ -83,18 +83,37 @@ def _draw_narrow(logits: Tensor, params: DrawParams) -> Tensor:
 
 
 def _draw_wide(logits: Tensor, params: DrawParams) -> Tensor:
-    scaled = (logits.double() - logits.amax(dim=-1, keepdim=True)) / _column(params.temperature, logits)
-    # inf - inf: where the best logit is +inf, the tokens that have it share everything.
-    scaled.nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)
+    scaled = _scaled(logits, params)
     weights = _weights(scaled)
-    filters = bool(((params.top_k > 0) | (params.top_p < 1.0)).any())
-    if filters or bool((params.min_p > 0).any()):
-        with np.errstate(divide="ignore"):
-            threshold = _column(np.log(params.min_p), logits)
-        if filters:
-            threshold = _cut(scaled, weights, threshold, params, PREFIX)
+    threshold = _threshold(scaled, weights, params)
+    if threshold is not None:
         weights.masked_fill_(scaled < threshold, 0)
     return _pick(weights, _column(params.uniform, logits))
+
+
+def filtered(logits: Tensor, params: DrawParams) -> Tensor:
+    """The logits [rows, vocab] a draw sees: divided by the temperature, -inf where a filter takes the token away."""
+    scaled = _scaled(logits, params)
+    threshold = _threshold(scaled, _weights(scaled), params)
+    result = (logits.double() / _column(params.temperature, logits)).float()
+    return result if threshold is None else result.masked_fill_(scaled < threshold, -torch.inf)
+
+
+def _scaled(logits: Tensor, params: DrawParams) -> Tensor:
+    """(logit - best) / temperature, float64."""
+    scaled = (logits.double() - logits.amax(dim=-1, keepdim=True)) / _column(params.temperature, logits)
+    # inf - inf: where the best logit is +inf, the tokens that have it share everything.
+    return scaled.nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)
+
+
+def _threshold(scaled: Tensor, weights: Tensor, params: DrawParams) -> Tensor | None:
+    """What a scaled logit must reach [rows, 1]; None where no row has a filter."""
+    filters = bool(((params.top_k > 0) | (params.top_p < 1.0)).any())
+    if not filters and not bool((params.min_p > 0).any()):
+        return None
+    with np.errstate(divide="ignore"):
+        threshold = _column(np.log(params.min_p), scaled)
+    return _cut(scaled, weights, threshold, params, PREFIX) if filters else threshold
 
 
 def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams, width: int) -> Tensor:

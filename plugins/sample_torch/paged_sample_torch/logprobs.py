@@ -16,28 +16,36 @@ MIN_LOGPROB = -9999.0
 """Reported for masked tokens and for rows that hold NaN, so that every value can be written as JSON."""
 
 
-def top_logprobs(logits: Tensor, targets: Tensor, num_best: int) -> TopLogprobs:
-    """Log-probabilities of `targets` int64 [rows] under `logits` [rows, vocab], with the `num_best` best tokens.
+def top_logprobs(logits: Tensor, targets: Tensor, num_best: int, *, normalise: bool = True) -> TopLogprobs:
+    """`listed_logprobs` of the `num_best` best tokens of each row, equals by id. At most vocab tokens are listed."""
+    ids = best_tokens(logits.float(), min(num_best, logits.shape[1]))
+    return listed_logprobs(logits, targets, ids, normalise=normalise)
+
+
+def listed_logprobs(logits: Tensor, targets: Tensor, ids: Tensor, *, normalise: bool = True) -> TopLogprobs:
+    """Log-probabilities of `targets` int64 [rows] and of `ids` int64 [rows, k] under `logits` [rows, vocab].
 
     rank = 1 + the number of strictly better tokens: equals share the better rank, so a greedy token has rank 1.
-    Equal tokens are listed by id. At most vocab tokens are listed.
+    Not to `normalise` gives the logits themselves.
     """
     logits = logits.float()
     peak = logits.amax(dim=-1, keepdim=True)
-    shifted = (logits - peak).nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)  # inf - inf: the best is +inf
-    norm = shifted.exp().sum(dim=-1, keepdim=True).log_()
-    target_logits = logits.gather(1, targets.unsqueeze(1))
-    rank = (logits > target_logits).sum(dim=-1) + 1
-    chosen = shifted.gather(1, targets.unsqueeze(1)) - norm
-    ids = best_tokens(logits, min(num_best, logits.shape[1]))
-    best = shifted.gather(1, ids) - norm
+    values, norm = logits, torch.zeros_like(peak)
+    if normalise:
+        values = (logits - peak).nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)  # inf - inf: the best is +inf
+        norm = values.exp().sum(dim=-1, keepdim=True).log_()
+    rank = (logits > logits.gather(1, targets.unsqueeze(1))).sum(dim=-1) + 1
+    chosen = values.gather(1, targets.unsqueeze(1)) - norm
+    listed = values.gather(1, ids) - norm
     broken = peak.isnan()
-    chosen, best = (part.clamp_min(MIN_LOGPROB).masked_fill(broken, MIN_LOGPROB) for part in (chosen, best))
+    chosen, listed = (
+        part.clamp(MIN_LOGPROB, -MIN_LOGPROB).masked_fill(broken, MIN_LOGPROB) for part in (chosen, listed)
+    )
     return TopLogprobs(
         chosen.squeeze(1).cpu().numpy(),
         rank.cpu().numpy().astype(np.int32),
         ids.cpu().numpy().astype(np.int32),
-        best.cpu().numpy(),
+        listed.cpu().numpy(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +11,11 @@ import torch
 from paged_core.api.batch import TopLogprobs
 from paged_core.api.sampler import Sampler, SamplerNeed, Samples
 from paged_core.errors import PluginContractError
-from paged_sample_torch.draw import DrawParams, draw
-from paged_sample_torch.edits import RowEdits, apply_edits
-from paged_sample_torch.logprobs import best_tokens, row_of, top_logprobs
+from paged_sample_torch.draw import draw, filtered
+from paged_sample_torch.edits import apply_edits
+from paged_sample_torch.logprobs import best_tokens, listed_logprobs, row_of, top_logprobs
 from paged_sample_torch.processors import RowProcessors
-from paged_sample_torch.uniform import stream_key, uniforms
+from paged_sample_torch.rows import NO_LOGPROBS, RowTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,62 +28,30 @@ NOTHING_LEFT = (
     "no token can be sampled: every one is masked (by the model, a grammar or logits processor, allowed_token_ids, "
     "bad_words, min_tokens)"
 )
-NO_LOGPROBS = -1
 CHUNK_ELEMENTS = {"cpu": 1 << 20, "other": 1 << 26}
 """Logits worked on at a time off the greedy path: what stays in cache on a CPU (8 ms against 115 ms for 128 x 49152
 in one piece on two cores), what bounds temporary memory elsewhere."""
 
 
-class RowTable:
-    """Parameters of the running rows as columns, indexed by table row; `edits` only for rows that have any."""
+@dataclass(slots=True)
+class _Step:
+    """One call of `sample`. Arrays and tensors run over its draws; booleans say what a draw needs."""
 
-    def __init__(self, max_rows: int) -> None:
-        self.started = np.zeros(max_rows, dtype=bool)
-        self.greedy = np.zeros(max_rows, dtype=bool)
-        self.edited = np.zeros(max_rows, dtype=bool)
-        self.prompt_len = np.zeros(max_rows, dtype=np.int64)
-        self.min_tokens = np.zeros(max_rows, dtype=np.int64)
-        self.num_logprobs = np.full(max_rows, NO_LOGPROBS, dtype=np.int64)
-        self.key = np.zeros(max_rows, dtype=np.uint64)
-        self.temperature = np.ones(max_rows, dtype=np.float64)
-        self.top_k = np.zeros(max_rows, dtype=np.int64)
-        self.top_p = np.ones(max_rows, dtype=np.float64)
-        self.min_p = np.zeros(max_rows, dtype=np.float64)
-        self.edits: dict[int, RowEdits] = {}
+    logits: Tensor  # [draws, vocab], as the model gave them
+    rows: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    wanted: NDArray[np.int64]  # candidates
+    processed: NDArray[np.bool_]
+    edited: NDArray[np.bool_]
+    reported: NDArray[np.bool_]
+    tokens: Tensor
+    peak: Tensor  # the best logit of the model; NaN if the row holds any
+    final_peak: Tensor  # the best logit that processors and edits left
+    result: Samples = field(default_factory=lambda: Samples(np.zeros(0, dtype=np.int32)))
 
-    def start(self, start: RowStart, need: SamplerNeed) -> None:
-        """Fill the columns of `start.row`, whatever was there before."""
-        row, params = start.row, start.params
-        edits = RowEdits(start, need.vocab_size, need.eos_token_ids)
-        self.edits.pop(row, None)
-        if edits.always or params.min_tokens:
-            self.edits[row] = edits
-        self.edited[row] = edits.always
-        self.greedy[row] = params.greedy
-        self.prompt_len[row] = len(start.prompt)
-        self.min_tokens[row] = params.min_tokens
-        self.num_logprobs[row] = NO_LOGPROBS if params.logprobs is None else params.logprobs
-        self.key[row] = stream_key(start.seed, start.branch)
-        self.temperature[row] = params.temperature
-        self.top_k[row] = params.top_k if 0 < params.top_k < need.vocab_size else 0
-        self.top_p[row] = params.top_p
-        self.min_p[row] = params.min_p
-        self.started[row] = True
-
-    def end(self, row: int) -> None:
-        """Forget `row`."""
-        self.started[row] = False
-        self.edits.pop(row, None)
-
-    def draw_params(self, rows: NDArray[np.int32], positions: NDArray[np.int32]) -> DrawParams:
-        """What the draws of `rows` at `positions` need."""
-        return DrawParams(
-            self.temperature[rows],
-            self.top_k[rows],
-            self.top_p[rows],
-            self.min_p[rows],
-            uniforms(self.key[rows], positions),
-        )
+    def logits_of(self, draws: NDArray[np.int64]) -> Tensor:
+        """Their logits as the model gave them."""
+        return self.logits[torch.from_numpy(draws).to(self.logits.device)]
 
 
 class TorchSampler(Sampler):
@@ -92,6 +61,8 @@ class TorchSampler(Sampler):
         self._need = need
         self._table = RowTable(need.max_rows)
         self._processors = RowProcessors(need.max_rows)
+        self._report_processed = need.logprobs_mode.startswith("processed_")
+        self._normalise = need.logprobs_mode.endswith("_logprobs")
         kind = "cpu" if need.device == "cpu" else "other"
         self._chunk_rows = max(1, CHUNK_ELEMENTS[kind] // need.vocab_size)
 
@@ -118,31 +89,27 @@ class TorchSampler(Sampler):
 
         `logits` is left as it was. Raises PluginContractError for a row that was never started.
         """
-        table = self._table
-        if not table.started[rows].all():
-            missing = rows[~table.started[rows]].tolist()
-            raise PluginContractError(f"sample_torch was asked for rows {missing}, which were never started")
-        tokens = argmax(logits)
-        peak = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)  # NaN if the row holds any
-        processed = self._processors.active[rows]
-        edited = table.edited[rows] | (positions - table.prompt_len[rows] < table.min_tokens[rows])
-        wanted = np.zeros(len(rows), dtype=np.int64) if num_candidates is None else num_candidates.astype(np.int64)
-        special = np.flatnonzero(processed | edited | ~table.greedy[rows] | (wanted > 0))
-        result = Samples(np.zeros(0, dtype=np.int32))
-        final_peak = peak.clone().float() if len(special) else peak  # of what the edits left
+        step = self._begin(logits, rows, positions, num_candidates)
+        special = np.flatnonzero(
+            step.processed
+            | step.edited
+            | ~self._table.greedy[rows]
+            | (step.wanted > 0)
+            | (step.reported & self._report_processed)
+        )
+        if len(special):
+            step.final_peak = step.peak.clone().float()
         for first in range(0, len(special), self._chunk_rows):
-            index = special[first : first + self._chunk_rows]
-            where = torch.from_numpy(index).to(logits.device)
-            work = logits[where].float()
-            result.failed.update(self._process(work, logits, index, np.flatnonzero(processed[index]), rows))
-            self._edit(work, np.flatnonzero(edited[index]), rows[index], positions[index])
-            tokens[where], final_peak[where] = self._choose(work, rows[index], positions[index])
-            if wanted[index].any():
-                result.candidates.update(_candidates(work, index, wanted[index]))
-        self._collect(result, tokens, peak, final_peak, rows)
-        self._add_logprobs(result, logits, rows, tokens)
-        self._count(result, rows)
-        return result
+            self._sample_chunk(step, special[first : first + self._chunk_rows])
+        self._collect(step)
+        if not self._report_processed:
+            sound = np.array([i not in step.result.failed for i in range(len(rows))], dtype=bool)
+            asked = np.flatnonzero(step.reported & sound)
+            for first in range(0, len(asked), self._chunk_rows):
+                draws = asked[first : first + self._chunk_rows]
+                self._report(step, step.logits_of(draws), draws)
+        self._count(step)
+        return step.result
 
     @torch.no_grad()
     def logprobs(self, logits: Tensor, targets: NDArray[np.int32], num_logprobs: int) -> TopLogprobs:
@@ -153,7 +120,7 @@ class TorchSampler(Sampler):
         wanted = torch.from_numpy(targets.astype(np.int64)).to(logits.device)
         starts = range(0, max(1, len(targets)), self._chunk_rows)
         slices = [slice(start, start + self._chunk_rows) for start in starts]
-        parts = [top_logprobs(logits[part], wanted[part], num_logprobs) for part in slices]
+        parts = [top_logprobs(logits[part], wanted[part], num_logprobs, normalise=self._normalise) for part in slices]
         return TopLogprobs(
             np.concatenate([part.chosen for part in parts]),
             np.concatenate([part.rank for part in parts]),
@@ -161,25 +128,60 @@ class TorchSampler(Sampler):
             np.concatenate([part.logprobs for part in parts]),
         )
 
-    def _process(
-        self, work: Tensor, logits: Tensor, index: NDArray[np.int64], some: NDArray[np.int64], rows: NDArray[np.int32]
-    ) -> dict[int, str]:
-        """Processors of the draws `index[some]`, which stand in `work[some]`; draw -> reason of those that failed."""
-        if not len(some):
-            return {}
-        draws = index[some]
-        failed = self._processors.apply(work, some, rows[draws], lambda k: logits[int(draws[k])].float())
-        return {int(index[local]): reason for local, reason in failed.items()}
-
-    def _edit(
-        self, work: Tensor, edited: NDArray[np.int64], rows: NDArray[np.int32], positions: NDArray[np.int32]
-    ) -> None:
-        if not len(edited):
-            return
+    def _begin(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        num_candidates: NDArray[np.int32] | None,
+    ) -> _Step:
+        """What the draws need, and their greedy tokens, which are right where they need nothing."""
         table = self._table
-        edits = [table.edits[int(row)] for row in rows[edited]]
-        output_lens = (positions[edited] - table.prompt_len[rows[edited]]).tolist()
-        apply_edits(work, edited, edits, output_lens)
+        if not table.started[rows].all():
+            missing = rows[~table.started[rows]].tolist()
+            raise PluginContractError(f"sample_torch was asked for rows {missing}, which were never started")
+        tokens = argmax(logits)
+        peak = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
+        return _Step(
+            logits=logits,
+            rows=rows,
+            positions=positions,
+            wanted=np.zeros(len(rows), np.int64) if num_candidates is None else num_candidates.astype(np.int64),
+            processed=self._processors.active[rows],
+            edited=table.edited[rows] | (positions - table.prompt_len[rows] < table.min_tokens[rows]),
+            reported=table.num_logprobs[rows] != NO_LOGPROBS,
+            tokens=tokens,
+            peak=peak,
+            final_peak=peak,
+        )
+
+    def _sample_chunk(self, step: _Step, draws: NDArray[np.int64]) -> None:
+        """Processors, edits, draw and reports of some draws that need any of it."""
+        where = torch.from_numpy(draws).to(step.logits.device)
+        work = step.logits[where].float()
+        self._process(step, work, draws)
+        self._edit(step, work, draws)
+        rows, positions = step.rows[draws], step.positions[draws]
+        step.tokens[where], step.final_peak[where] = self._choose(work, rows, positions)
+        local = np.flatnonzero(step.reported[draws] & self._report_processed)
+        if len(local):
+            self._report(step, self._processed(work, local, rows, positions), draws[local])
+        if step.wanted[draws].any():
+            step.result.candidates.update(_candidates(work, draws, step.wanted[draws]))
+
+    def _process(self, step: _Step, work: Tensor, draws: NDArray[np.int64]) -> None:
+        local = np.flatnonzero(step.processed[draws])
+        if len(local):
+            some = draws[local]
+            failed = self._processors.apply(work, local, step.rows[some], lambda k: step.logits[int(some[k])].float())
+            step.result.failed.update({int(draws[k]): reason for k, reason in failed.items()})
+
+    def _edit(self, step: _Step, work: Tensor, draws: NDArray[np.int64]) -> None:
+        local = np.flatnonzero(step.edited[draws])
+        if len(local):
+            table, rows = self._table, step.rows[draws[local]]
+            output_lens = (step.positions[draws[local]] - table.prompt_len[rows]).tolist()
+            apply_edits(work, local, [table.edits[int(row)] for row in rows], output_lens)
 
     def _choose(self, work: Tensor, rows: NDArray[np.int32], positions: NDArray[np.int32]) -> tuple[Tensor, Tensor]:
         """Tokens of edited logits [draws, vocab], and the best logit each row has left."""
@@ -193,44 +195,61 @@ class TorchSampler(Sampler):
             tokens[where] = draw(work[where], self._table.draw_params(rows[random], positions[random]))
         return tokens, peak
 
-    def _collect(
-        self, result: Samples, tokens: Tensor, peak: Tensor, final_peak: Tensor, rows: NDArray[np.int32]
-    ) -> None:
+    def _collect(self, step: _Step) -> None:
         """The synchronisation point: tokens come to the host, with what tells that a row failed."""
-        host = torch.stack((tokens.double(), peak.double(), final_peak.double())).cpu().numpy()
+        result, rows = step.result, step.rows
+        host = torch.stack((step.tokens.double(), step.peak.double(), step.final_peak.double())).cpu().numpy()
         result.tokens = host[0].astype(np.int32)
-        for i in np.flatnonzero(np.isnan(host[1])).tolist():
+        broken = np.isnan(host[1])
+        for i in np.flatnonzero(broken).tolist():
             result.failed[i] = NOT_A_NUMBER
-        for i in np.flatnonzero(np.isnan(host[2]) & ~np.isnan(host[1])).tolist():
+        for i in np.flatnonzero(np.isnan(host[2]) & ~broken).tolist():
             result.failed.setdefault(i, f"the logits hold NaN after {self._processors.names(int(rows[i]))}")
         for i in np.flatnonzero(np.isneginf(host[2])).tolist():
             result.failed.setdefault(i, NOTHING_LEFT)
-        for i in np.flatnonzero(self._processors.active[rows]).tolist():
+        for i in np.flatnonzero(step.processed).tolist():
             if i not in result.failed and (reason := self._processors.accept(int(rows[i]), int(result.tokens[i]))):
                 result.failed[i] = reason
         for i in result.failed:
             result.tokens[i] = 0
             result.candidates.pop(i, None)
+            result.logprobs.pop(i, None)
 
-    def _add_logprobs(self, result: Samples, logits: Tensor, rows: NDArray[np.int32], tokens: Tensor) -> None:
-        """Of the logits as the model gave them."""
-        num_logprobs = self._table.num_logprobs[rows]
-        asked = [i for i in np.flatnonzero(num_logprobs != NO_LOGPROBS).tolist() if i not in result.failed]
-        for count in sorted({int(num_logprobs[i]) for i in asked}):
-            draws = [i for i in asked if num_logprobs[i] == count]
-            for first in range(0, len(draws), self._chunk_rows):
-                chunk = draws[first : first + self._chunk_rows]
-                where = torch.tensor(chunk, device=logits.device)
-                found = top_logprobs(logits[where], tokens[where], count)
-                result.logprobs.update({i: row_of(found, k) for k, i in enumerate(chunk)})
+    def _processed(
+        self, work: Tensor, local: NDArray[np.int64], rows: NDArray[np.int32], positions: NDArray[np.int32]
+    ) -> Tensor:
+        """What the draws `local` of edited logits were chosen from: [local, vocab]. Greedy rows have no filters."""
+        seen = work[torch.from_numpy(local).to(work.device)]
+        random = np.flatnonzero(~self._table.greedy[rows[local]])
+        if len(random):
+            params = self._table.draw_params(rows[local[random]], positions[local[random]])
+            where = torch.from_numpy(random).to(work.device)
+            seen[where] = filtered(seen[where], params)
+        return seen
 
-    def _count(self, result: Samples, rows: NDArray[np.int32]) -> None:
+    def _report(self, step: _Step, seen: Tensor, draws: NDArray[np.int64]) -> None:
+        """Enter the log-probabilities of `draws`, whose logits are `seen` [draws, vocab]; alike ones go together."""
+        table, groups = self._table, dict[tuple[int, tuple[int, ...]], list[int]]()
+        for k, row in enumerate(step.rows[draws].tolist()):
+            groups.setdefault((int(table.num_logprobs[row]), table.listed.get(row, ())), []).append(k)
+        targets = step.tokens[torch.from_numpy(draws).to(step.tokens.device)]
+        for (count, listed), members in groups.items():
+            where = torch.tensor(members, device=seen.device)
+            part, chosen = seen[where], targets[where]
+            if listed:
+                ids = torch.tensor(listed, device=seen.device).expand(len(members), -1)
+                found = listed_logprobs(part, chosen, ids, normalise=self._normalise)
+            else:
+                found = top_logprobs(part, chosen, count, normalise=self._normalise)
+            step.result.logprobs.update({int(draws[k]): row_of(found, j) for j, k in enumerate(members)})
+
+    def _count(self, step: _Step) -> None:
         edits = self._table.edits
         if not edits:
             return
-        for i, row in enumerate(rows.tolist()):
-            if row in edits and i not in result.failed:
-                edits[row].add(int(result.tokens[i]))
+        for i, row in enumerate(step.rows.tolist()):
+            if row in edits and i not in step.result.failed:
+                edits[row].add(int(step.result.tokens[i]))
 
 
 def argmax(logits: Tensor) -> Tensor:
