@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paged_core.api.params import SamplingParams
 from paged_core.api.request import Request
 from paged_core.engine.beam_search import BeamSearch
+from paged_core.engine.sampling import own_params
 from paged_core.errors import RequestError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Intake:
         """
         text, ids = self._tokens(prompt)
         self._check_params(params)
+        params = own_params(params, self._facts)
+        ids = self._truncated(ids, params)
         self._check_length(ids, params)
         params.bad_words_token_ids = self._bad_words(params)
         return Request(request_id, tuple(ids), params, arrival, prompt=text, **routing)
@@ -84,7 +87,13 @@ class Intake:
                 f"(max_num_seqs {self._facts.max_num_seqs}, {self._facts.token_budget} tokens a step)",
                 "best_of" if params.ranked else "n",
             )
-        params.check_vocabulary(self._facts.vocab_size)
+
+    def _truncated(self, ids: list[int], params: SamplingParams) -> list[int]:
+        """The end of the prompt that truncate_prompt_tokens leaves."""
+        num = params.truncate_prompt_tokens
+        if num == -1:
+            num = max(1, self._facts.max_model_len - (params.max_tokens or 1))
+        return ids if num is None else ids[-num:]
 
     def _check_length(self, ids: list[int], params: SamplingParams) -> None:
         facts, num = self._facts, len(ids)
