@@ -46,6 +46,18 @@ def answers(
     return [[list(one.token_ids) for one in done[str(i)].outputs] for i in range(len(PROMPTS))], preemptions
 
 
+def assert_beams_do_not_depend_on(plugins: Plugins, num_blocks: int, **names: Any) -> int:
+    """Law 15 for beam search, whose beams fork and end at every step; returns the number of preemptions."""
+    params = SamplingParams(
+        use_beam_search=True, beam_width=3, n=3, temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True
+    )
+    undisturbed, _ = answers(plugins, params, AMPLE, prefix_cache=False)
+    beams, preemptions = answers(plugins, params, num_blocks, **names)
+    for prompt, got, want in zip(PROMPTS, beams, undisturbed, strict=True):
+        assert got == want, f"law 15: beams of {bytes(prompt)!r} on {num_blocks} blocks, {names}: {got}, not {want}"
+    return preemptions
+
+
 def sampled(num_branches: int, seed: int) -> SamplingParams:
     """A request of `num_branches` draws."""
     return SamplingParams(n=num_branches, temperature=1.0, seed=seed, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -66,6 +78,25 @@ def assert_branches_equal_their_seeds(plugins: Plugins, num_blocks: int, **names
 @pytest.mark.parametrize("num_blocks", [TIGHT, AMPLE])
 def test_branches_do_not_depend_on_how_this_allocator_shares(alloc: Candidate, num_blocks: int) -> None:
     assert_branches_equal_their_seeds(alloc.plugins, num_blocks, alloc=alloc.name)
+
+
+@requires("fork")
+@pytest.mark.parametrize("num_blocks", [TIGHT, AMPLE])
+def test_beams_do_not_depend_on_how_this_allocator_shares(alloc: Candidate, num_blocks: int) -> None:
+    assert_beams_do_not_depend_on(alloc.plugins, num_blocks, alloc=alloc.name)
+
+
+@pytest.mark.parametrize("num_blocks", [TIGHT, AMPLE])
+def test_beams_do_not_depend_on_what_this_scheduler_decides(sched: Candidate, num_blocks: int) -> None:
+    assert_beams_do_not_depend_on(
+        sched.plugins, num_blocks, sched=sched.name, chunked_prefill=sched.has("chunked_prefill")
+    )
+
+
+@pytest.mark.parametrize("num_blocks", [TIGHT, AMPLE])
+def test_beams_do_not_depend_on_how_this_plugin_preempts(preempt: Candidate, num_blocks: int) -> None:
+    preempted = assert_beams_do_not_depend_on(preempt.plugins, num_blocks, preempt=preempt.name)
+    assert (preempted > 0) == (num_blocks == TIGHT), f"{preempted} preemptions on {num_blocks} blocks"
 
 
 @pytest.mark.parametrize("num_blocks", [TIGHT, AMPLE])
