@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paged_core.api.sampler import LogprobsMode
     import numpy as np
     from numpy.typing import NDArray
 
     from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.model import ModelSpec
+    from paged_core.api.sampler import LogprobsMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ def plain(output, params):
     """Some pattern of an allowed size makes up the end of `output`, min_count times."""
     count = params.min_count
     return any(
-        len(output) >= size * params.min_count
-        and output[-size * params.min_count :] == output[-size:] * params.min_count
+        len(output) >= size * count and output[-size * count :] == output[-size:] * count
         for size in range(max(1, params.min_pattern_size), params.max_pattern_size + 1)
     )
 

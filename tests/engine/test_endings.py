@@ -16,7 +16,7 @@ def made():
 
 
 def start(made, row, output, **params):
-    rows = made[0]
+    rows, endings = made
     seq = Sequence(Request(str(row), (1, 2, 3), SamplingParams(**params), 0.0))
     seq.bind(rows, row)
     rows.num_tokens[row] += output
