@@ -231,7 +231,7 @@ def test_from_mapping_takes_known_names_only_and_suggests_the_right_one():
     for name in ("bad_words_token_ids", "__class__", "", 5, "x" * 10**6):
         with pytest.raises(RequestError, match="there is no sampling parameter") as caught:
             SamplingParams.from_mapping({name: 1})
-        assert len(str(caught.value)) < 700
+        assert len(str(caught.value)) < 1000
 
 
 JSON = st.recursive(
