@@ -123,6 +123,14 @@ class Settings(BaseSettings):
     max_logprobs: int = Field(
         50, ge=-1, description="Most log-probabilities a token a request may ask for; -1 allows the whole vocabulary."
     )
+    structured_backend: Literal["auto", "xgrammar", "llguidance"] = Field(
+        "auto", description="Compiler of grammars for requests that name none; auto looks at each grammar."
+    )
+    structured_timeout: float = Field(10.0, gt=0, le=600, description="Seconds that compiling one grammar may take.")
+    structured_memory: Bytes = Field(2**30, ge=2**26, description="Memory that compiling one grammar may take.")
+    structured_cache: Bytes = Field(
+        2**28, ge=2**20, description="Memory for compiled grammars; one alone may take a quarter of it."
+    )
     seed: int | None = Field(None, description="Seed of requests that bring none; unset draws a new one each time.")
     threads: int | None = Field(None, ge=1, description="Compute threads; unset takes the library's default.")
     audit: bool = Field(False, description="Check every law of the block tables after each step (slow).")

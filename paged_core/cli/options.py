@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from paged_core.api.params import SamplingParams
 from paged_core.cli.command import Option
+from paged_core.cli.form import form_options, form_values
 from paged_core.settings import Settings
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def sampling_options() -> list[click.Option]:
     options.append(Option(["--stop"], section=SAMPLING, multiple=True, metavar="TEXT", help=stop))
     ignore = "Go on after the model's end-of-sequence token."
     options.append(Option(["--ignore-eos"], section=SAMPLING, is_flag=True, default=None, help=ignore))
-    return options
+    return [*options, *form_options()]
 
 
 def sampling_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def sampling_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     values |= {name: parameters[name] for name in names if parameters.get(name) is not None}
     if parameters["stop"]:
         values["stop"] = list(parameters["stop"])
-    return values
+    return values | form_values(parameters)
 
 
 def sampling_params(parameters: Mapping[str, Any]) -> SamplingParams:

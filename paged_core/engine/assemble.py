@@ -204,6 +204,10 @@ def engine_config(
         audit=settings.audit,
         logprobs_mode=settings.logprobs_mode,
         max_logprobs=settings.max_logprobs,
+        structured_backend=settings.structured_backend,
+        structured_timeout=settings.structured_timeout,
+        structured_memory=settings.structured_memory,
+        structured_cache=settings.structured_cache,
         sampler_capabilities=plugins.records[chosen["sampler"]].provider.capabilities,
         plugins=chosen,
     )

@@ -39,6 +39,10 @@ class EngineConfig:
     logprobs_mode: LogprobsMode = "raw_logprobs"
     max_logprobs: int = 50  # -1 = the whole vocabulary
     sampler_capabilities: frozenset[str] = CAPABILITIES
+    structured_backend: str = "auto"
+    structured_timeout: float = 10.0  # seconds to compile one grammar
+    structured_memory: int = 1 << 30  # bytes to compile one grammar
+    structured_cache: int = 1 << 28  # bytes of compiled grammars kept
     plugins: Mapping[str, str] = field(default_factory=dict)
     """kind -> provider name"""
 

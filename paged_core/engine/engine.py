@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.params import SamplingParams
+from paged_core.engine.compiling import Arrival, Compiling
 from paged_core.engine.emitter import Emitter
 from paged_core.engine.intake import Intake
 from paged_core.engine.metrics import EngineStats
@@ -46,6 +47,7 @@ class Engine:
         self._executor = executor
         self._clock = clock
         self._intake = Intake(tokenizer, facts)
+        self._compiling = Compiling(tokenizer, facts)
         self._emitter = Emitter(self._ledger, tokenizer, tokenizer.eos_token_ids)
         self._deadlines: dict[str, float] = {}
         self._num_computed = self._peak_blocks = 0
@@ -69,14 +71,15 @@ class Engine:
         of one at the end. `routing`: priority, deadline (seconds on the engine's clock), cache_salt, adapter.
         """
         self._check_alive()
-        if request_id in self._ledger.queues.by_id:
+        if request_id in self._ledger.queues.by_id or request_id in self._compiling:
             raise RequestError(f"request id {request_id!r} is already in use", "request_id")
         params = SamplingParams() if params is None else params
         request = self._intake.request(request_id, prompt, params, self._clock.now(), **routing)
-        group = self._ledger.add(request, self._intake.seed(params), self._intake.beam_search(request))
+        arrival = self._compiling.hold(Arrival(request, self._intake.seed(params), stream))
+        if arrival is not None:
+            self._queue(arrival)
         if request.deadline is not None:
             self._deadlines[request_id] = request.deadline
-        self._emitter.open(group, stream=stream)
 
     def abort(self, request_ids: Iterable[str]) -> list[RequestOutput]:
         """End requests wherever they are and return their last outputs. Unknown and finished ids are left alone."""
@@ -84,13 +87,13 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether any request still waits, runs or is preempted."""
-        return bool(self._ledger.queues.by_id)
+        """Whether any request still waits (for its turn or its grammar), runs or is preempted."""
+        return bool(self._ledger.queues.by_id) or len(self._compiling) > 0
 
     @property
     def unfinished_ids(self) -> list[str]:
         """Ids of all unfinished requests."""
-        return list(self._ledger.queues.by_id)
+        return [*self._ledger.queues.by_id, *self._compiling.ids]
 
     @property
     def dead(self) -> bool:
@@ -112,8 +115,10 @@ class Engine:
             raise
 
     def _step(self) -> list[RequestOutput]:
-        outputs = self._expire()
-        if not self.has_unfinished:
+        outputs = self._expire() + self._compiled()
+        if not self._ledger.queues.by_id:
+            if not outputs:
+                self._compiling.wait()
             return outputs
         view = self._ledger.view(self._clock.now())
         decision = self._scheduler.decide(view)
@@ -132,6 +137,20 @@ class Engine:
         now = self._clock.now()
         late = [request_id for request_id, deadline in self._deadlines.items() if deadline <= now]
         return [output for request_id in late if (output := self._finish(request_id, "abort", "its deadline passed"))]
+
+    def _compiled(self) -> list[RequestOutput]:
+        """Queue the requests whose grammars are there; end those whose grammars failed."""
+        outputs = []
+        for arrival, error in self._compiling.ready():
+            self._queue(arrival)
+            if error and (output := self._finish(arrival.request.id, "error", error)):
+                outputs.append(output)
+        return outputs
+
+    def _queue(self, arrival: Arrival) -> None:
+        request = arrival.request
+        group = self._ledger.add(request, arrival.seed, self._intake.beam_search(request))
+        self._emitter.open(group, stream=arrival.stream)
 
     def _stalled(self, view: LedgerView) -> list[RequestOutput]:
         """Nothing was scheduled: end a group that outgrew the pool, or wait for a scheduler that lets time pass."""
@@ -159,6 +178,8 @@ class Engine:
             self._ledger.allocator.check()
 
     def _finish(self, request_id: str, reason: str, error: str | None = None) -> RequestOutput | None:
+        if (held := self._compiling.drop(request_id)) is not None:
+            self._queue(held)  # to leave by the same door as all others
         group = self._ledger.queues.by_id.get(request_id)
         if group is None:
             return None
@@ -179,7 +200,7 @@ class Engine:
         queues = self._ledger.queues
         return EngineStats(
             num_running=len(queues.running),
-            num_waiting=len(queues.waiting),
+            num_waiting=len(queues.waiting) + len(self._compiling),
             num_preempted=len(queues.preempted),
             num_steps=self._ledger.step,
             num_generated=self._emitter.num_generated,
@@ -201,6 +222,7 @@ class Engine:
         """Release the executor. Idempotent; a closed engine refuses work."""
         if not isinstance(self._dead, _ClosedError):
             self._dead = _ClosedError("the engine was closed")
+            self._compiling.close()
             self._executor.close()
 
     def _check_alive(self) -> None:

@@ -16,7 +16,7 @@ class EngineStats:
     """Counts of groups per queue, the pool, and totals since the engine started."""
 
     num_running: int
-    num_waiting: int
+    num_waiting: int  # those included whose grammar is being compiled
     num_preempted: int
     num_steps: int
     num_generated: int  # output tokens

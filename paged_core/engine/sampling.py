@@ -25,6 +25,7 @@ _NEEDS = {
     "prompt_logprobs": "logprobs",
     "use_beam_search": "candidates",
     "logits_processors": "logits_processors",
+    "structured_outputs": "logits_processors",
 }
 """Parameter -> the sampler's capability that it takes."""
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, [], {})
