@@ -7,15 +7,19 @@ Laws, asserted by `check()` (numbers of the design):
   1  references held by tables (plus pins) equal the ref count of every block
   2  the free list is exactly the blocks with ref 0, without duplicates
   3  table length == ceil(tokens / block_size) for resident sequences, 0 for dropped ones, host-only for swapped ones
-  4  a block written this step has ref 1 and no published hash
+  4  a block written this step has ref 1 and no published hash: shared and published blocks are copied first
   5  tail waste of a sequence < block_size slots; nothing is reserved for the future
   8  after the last sequence is freed, free == total
-  9  a copy's source stays referenced until the copy ran
- 13  at most num_tokens - 1 tokens of a sequence come from the prefix cache
+  9  a copy's source stays referenced until the copy ran: by a table or, when the copier was the last to hold it, by a
+     pin that ends with the next `scratch` or when the copier is shrunk, swapped out or freed
+ 13  at most num_tokens - 1 tokens of a sequence come from the prefix cache. They fill whole blocks, but with
+     `partial_hits` the last block of the table may be published with the hit's end inside it: its tokens up to that end
+     are the sequence's, what follows is another's and never read; until the first `grow` copied it, the table covers
+     exactly the hit
  14  hash keys chain over parent, tokens, adapter and salt; the root is random per process unless a seed is set
 Laws 3 and 5 do not bind allocators that declare `reserves_ahead`.
 
-Capabilities: prefix_cache, fork, swap, shrink, reserves_ahead.
+Capabilities: prefix_cache, partial_hits (hits may end inside a block), fork, swap, shrink, reserves_ahead.
 """
 
 from __future__ import annotations
@@ -114,9 +118,10 @@ class Scratch(ABC):
     def need(self, group: Group, num_tokens: int) -> int:
         """Blocks that computing `num_tokens` more tokens of `group` would consume now, beyond what it already took.
 
-        Counts fresh blocks, copies of shared last blocks, prefix hits on cached blocks that are free now (a hit
-        consumes them), and for a swapped group its return from the host. A group off the device is charged its whole
-        return. `num_tokens` is spread over branches by the rule of `paged_core.api.request.spread`.
+        Counts fresh blocks, copies of shared or published last blocks, prefix hits on cached blocks that are free now
+        (a hit consumes them, the source of a copy too: it is pinned through the step), and for a swapped group its
+        return from the host. A group off the device is charged its whole return. `num_tokens` is spread over branches
+        by the rule of `paged_core.api.request.spread`.
         """
 
     @abstractmethod
@@ -159,22 +164,28 @@ class Allocator(ABC):
 
     @abstractmethod
     def scratch(self, running: list[Group], decode_rows: NDArray[np.int32]) -> Scratch:
-        """A fresh budget. `running` are the running groups, `decode_rows` the rows of those that decode."""
+        """A fresh budget. `running` are the running groups, `decode_rows` the rows of those that decode.
+
+        It begins a plan: copies that `grow` asked for before have run, or will run before anything of this plan does.
+        """
 
     @abstractmethod
     def open(self, seq: Sequence) -> int:
         """Start a table for `seq` (its `row` is set) and take prefix hits; returns how many tokens were hit.
 
-        At most num_tokens - 1 (law 13); 0 when `seq.cold`. A full-prompt hit drops its last block rather than share it
-        (a published block is never written, design 4b.8). The ledger opens every newcomer before it grows anyone, so
-        that allocation cannot evict a hit that a scratch counted on.
+        At most num_tokens - 1 (law 13); 0 when `seq.cold`. A published block is never written (design 4b.8): a hit
+        whose last block is to be written, as every full-prompt hit's, either leaves that block out or, with
+        `partial_hits`, takes it into the table and `grow` copies it first. What is hit depends on nothing that changes
+        between a scratch and the openings of its plan. The ledger opens every newcomer before it grows anyone, so that
+        allocation cannot evict a hit that a scratch counted on.
         """
 
     @abstractmethod
     def grow(self, seq: Sequence, num_tokens: int) -> list[BlockCopy] | None:
         """Make positions num_computed .. num_computed + num_tokens - 1 of `seq` writable.
 
-        Appends blocks; replaces a shared last block by a copy (copy-on-write). None: no room, nothing changed.
+        Appends blocks; replaces a shared or published last block by a copy (copy-on-write). None: no room, nothing
+        changed.
         """
 
     def grow_decodes(self, seqs: list[Sequence], rows: NDArray[np.int32]) -> list[BlockCopy] | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from paged_core.api.allocator import Allocator, AllocatorNeed, BlockCopy, BlockStats, SwapPair
 from paged_core.errors import PluginContractError
+from paged_core.paging.hits import find_hits
 from paged_core.paging.host import HostPool
 from paged_core.paging.laws import check_laws
 from paged_core.paging.scratch import PagedScratch
@@ -40,6 +41,7 @@ class PagedAllocator(Allocator):
     hit_tokens    tokens that came from the prefix cache when the table was opened
 
     `owners[row]` is the sequence whose table row `row` is, or None; it is on the host if `host.tables` has the row.
+    `sources[row]` are blocks that `row` copied in this step and no table holds any more: pinned until they are copied.
     """
 
     def __init__(self, need: AllocatorNeed, pool: BlockPool) -> None:
@@ -53,27 +55,30 @@ class PagedAllocator(Allocator):
         self.ends: NDArray[np.int32] = np.zeros(need.max_rows, dtype=np.int32)
         self.hit_tokens: NDArray[np.int32] = np.zeros(need.max_rows, dtype=np.int32)
         self.owners: list[Sequence | None] = [None] * need.max_rows
+        self.sources: dict[int, list[int]] = {}
         self._num_published = [0] * need.max_rows  # leading blocks of the table that need no look by `publish`
         self._rows: Rows | None = None
         self._prefix_queries = self._prefix_hits = self._num_copies = 0
 
     def scratch(self, running: list[Group], decode_rows: NDArray[np.int32]) -> PagedScratch:
-        """A fresh budget; O(1)."""
+        """A fresh budget; O(1). What earlier plans copied is copied by now: its sources are let go (law 9)."""
+        for row in list(self.sources):
+            self._unpin(row)
         return PagedScratch(self, decode_rows)
 
     # -- coming and going -----------------------------------------------------------------------------------------
 
     def open(self, seq: Sequence) -> int:
-        """Start the table of `seq` with the blocks it hits; returns how many tokens they hold."""
+        """Start the table of `seq` with the blocks it hits; returns how many of its tokens they hold."""
         self._settle(seq, "open")
-        hits = self.find_hits(seq)
-        for block in hits:
+        blocks, num_hits = find_hits(self, seq)
+        for block in blocks:
             self.pool.acquire(block)
-        self.took_hits(hits)
-        num_hits = len(hits) * self.block_size
-        self.tables[seq.row, : len(hits)] = hits
-        self._set(seq.row, len(hits), num_hits, num_hits)
-        self._num_published[seq.row] = len(hits)
+        num_whole = num_hits // self.block_size
+        self.took_hits(blocks, num_whole)
+        self.tables[seq.row, : len(blocks)] = blocks
+        self._set(seq.row, len(blocks), num_hits, num_hits)
+        self._num_published[seq.row] = num_whole
         if self.caches:
             self._prefix_queries += seq.num_tokens
             self._prefix_hits += num_hits
@@ -104,6 +109,7 @@ class PagedAllocator(Allocator):
         row = seq.row
         if row < 0 or self.owners[row] is not seq:
             return
+        self._unpin(row)
         if row in self.host.tables:
             self.host.drop(row)
         else:
@@ -115,6 +121,7 @@ class PagedAllocator(Allocator):
         """Keep the blocks that hold the first `num_tokens` positions."""
         row, full = self._resident(seq, "shrink"), num_tokens // self.block_size
         self.truncate(seq, full)
+        self._unpin(row)
         if num_tokens >= self.ends[row]:
             return
         self._release(row, -(-num_tokens // self.block_size))
@@ -125,7 +132,7 @@ class PagedAllocator(Allocator):
     # -- growing --------------------------------------------------------------------------------------------------
 
     def grow(self, seq: Sequence, num_tokens: int) -> list[BlockCopy] | None:
-        """Cover `num_tokens` positions from `num_computed` on with blocks that only `seq` holds."""
+        """Cover `num_tokens` positions from `num_computed` on with blocks that only `seq` holds and nobody can hit."""
         row = self._resident(seq, "grow")
         start, length = seq.num_computed, int(self.lengths[row])
         first, last = start // self.block_size, -(-(start + num_tokens) // self.block_size)
@@ -134,11 +141,11 @@ class PagedAllocator(Allocator):
                 f"law 3: {seq.request.id} grows by {num_tokens} tokens from position {start}, but its table holds "
                 f"{length} of at most {self.tables.shape[1]} blocks of {self.block_size}"
             )
-        shared = first < length and self.pool.refs[self.tables[row, first]] > 1
+        copies_first = first < length and self._closed(int(self.tables[row, first]))
         num_fresh = max(0, last - length)
-        if num_fresh + shared > self.pool.num_free:
+        if num_fresh + copies_first > self.pool.num_free:
             return None
-        copies = self._make_writable(row, first) if first < length else []
+        copies = self._make_writable(row, first) if copies_first else []
         if num_fresh:
             self.tables[row, length:last] = [self.pool.allocate() for _ in range(num_fresh)]
             self.lengths[row] = last
@@ -174,25 +181,26 @@ class PagedAllocator(Allocator):
         closed = ((self.pool.refs[blocks] > 1) | self.pool.frozen[blocks]) & ~crosses
         return DecodeColumns(nth, crosses, blocks, closed)
 
-    def num_copies(self, columns: DecodeColumns, charge_published: bool = False) -> int:
-        """Blocks that writing these columns copies: of k sharers of a block that all write, k - 1.
-
-        `charge_published` counts every writer of a published block: someone else may hit it before it is written.
-        """
+    def num_copies(self, columns: DecodeColumns) -> int:
+        """Blocks that writing these columns copies: of k sharers of a block that all write, k - 1; if published, k."""
         if not columns.closed.any():
             return 0
         refs, frozen = self.pool.refs, self.pool.frozen
         writers = Counter(columns.blocks[columns.closed].tolist())
-        return sum(
-            count if charge_published and frozen[block] else min(count, int(refs[block]) - 1)
-            for block, count in writers.items()
-        )
+        return sum(count if frozen[block] else min(count, int(refs[block]) - 1) for block, count in writers.items())
 
     # -- prefix cache ---------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def find_hits(self, seq: Sequence) -> list[int]:
-        """Published blocks that hold the beginning of `seq`, never its last token (law 13); none when `seq.cold`."""
+    def find_blocks(self, seq: Sequence, limit: int) -> list[int]:
+        """Published blocks that hold the beginning of `seq`, at most `limit`; asked only with the prefix cache on."""
+
+    @abstractmethod
+    def find_beginning(self, seq: Sequence, blocks: list[int], tokens: bytes) -> tuple[int, int]:
+        """Of the published blocks that follow `blocks`, which begin `seq`, the one that begins most like `tokens`.
+
+        And how many tokens they share; 0 when there is none.
+        """
 
     @abstractmethod
     def enter(self, seq: Sequence, begin: int, end: int) -> None:
@@ -206,8 +214,8 @@ class PagedAllocator(Allocator):
             self.enter(seq, done, full)
             self._num_published[row] = full
 
-    def took_hits(self, hits: list[int]) -> None:
-        """`hits` were just referenced by a newcomer. For indexes that must know."""
+    def took_hits(self, blocks: list[int], num_whole: int) -> None:
+        """A newcomer just referenced `blocks`, all of them whole or all but the last. For indexes that must know."""
 
     def inherit(self, parent: Sequence, child: Sequence, num_full: int) -> None:
         """`child` begins with `num_full` full blocks of `parent`. For indexes that keep something per sequence."""
@@ -241,6 +249,7 @@ class PagedAllocator(Allocator):
         moved = {block: self.host.allocate() for block in distinct}
         for row, table in tables.items():
             self.host.put(row, [moved[block] for block in table])
+            self._unpin(row)
             self._release(row, 0)
             self._num_published[row] = 0
         return [SwapPair(src, dst) for src, dst in moved.items()]
@@ -330,14 +339,22 @@ class PagedAllocator(Allocator):
         self.pool.release_all(reversed(self.tables[row, keep : self.lengths[row]].tolist()))
         self.lengths[row] = keep
 
+    def _closed(self, block: int) -> bool:
+        return bool(self.pool.refs[block] > 1 or self.pool.frozen[block])
+
     def _make_writable(self, row: int, index: int) -> list[BlockCopy]:
         block = int(self.tables[row, index])
-        if self.pool.refs[block] == 1:
-            if self.pool.frozen[block]:
-                self.pool.unpublish(block)
+        if not self._closed(block):
             return []
         copy = self.pool.allocate()
         self.tables[row, index] = copy
-        self.pool.release(block)  # another table still holds it: the source outlives the copy (law 9)
+        if self.pool.refs[block] > 1:
+            self.pool.release(block)  # another table still holds it: the source outlives the copy (law 9)
+        else:
+            self.sources.setdefault(row, []).append(block)
         self._num_copies += 1
         return [BlockCopy(block, copy)]
+
+    def _unpin(self, row: int) -> None:
+        if row in self.sources:
+            self.pool.release_all(self.sources.pop(row))

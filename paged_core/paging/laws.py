@@ -38,9 +38,11 @@ def _check_references(allocator: PagedAllocator) -> None:
         length = int(allocator.lengths[row])
         demand(seq is not None or length == 0, f"law 1: row {row} holds {length} blocks but belongs to nobody")
         counted.update(allocator.tables[row, :length].tolist())
+        counted.update(allocator.sources.get(row, ()))
     for block, refs in enumerate(pool.refs.tolist()):
         demand(
-            refs == counted[block], f"law 1: block {block} has ref {refs}, but tables hold it {counted[block]} times"
+            refs == counted[block],
+            f"law 1: block {block} has ref {refs}, but tables (and pins of copies) hold it {counted[block]} times",
         )
     shared = int(np.count_nonzero(pool.refs > 1))
     demand(shared == pool.num_shared, f"law 1: {shared} blocks are shared, the running count says {pool.num_shared}")

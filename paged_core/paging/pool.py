@@ -94,10 +94,6 @@ class BlockPool(ABC):
     def retire(self, block: int) -> None:
         """`block` has just lost its last reference; if its content is cached, it may stay a possible hit."""
 
-    @abstractmethod
-    def unpublish(self, block: int) -> None:
-        """The block's content is about to change."""
-
     def _count(self, block: int, before: int, after: int) -> None:
         self.refs[block] = after
         self.histogram[min(before, MOST_COUNTED)] -= 1

@@ -10,12 +10,14 @@ import numpy as np
 from paged_core.api.allocator import Scratch
 from paged_core.api.request import GroupState, Residency, share_out, spread
 from paged_core.errors import PluginContractError
+from paged_core.paging.hits import find_hits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from paged_core.api.request import Group, Sequence
     from paged_core.paging.allocator import PagedAllocator
+    from paged_core.paging.hits import Hits
 
 
 @dataclass(slots=True)
@@ -28,9 +30,9 @@ class PagedScratch(Scratch):
     """What a decision has taken and given back so far, as deltas over the pool.
 
     `_delta[block]` is the change of the block's references: -1 per victim's table that holds it, +1 per newcomer's
-    hit. Shared *partial* blocks need no delta: they are shared within one group only. The one exception, a partial
-    block that is published because a branch diverged inside it, is always charged as a copy, since another group may
-    hit it before it is written.
+    hit. Partly filled blocks need none: they are shared within one group only, or else published, and writing a
+    published block always copies. A block that a newcomer hits in part is charged twice when it was free: itself, for
+    it stays until it was copied, and its copy.
     """
 
     __slots__ = (
@@ -56,7 +58,7 @@ class PagedScratch(Scratch):
         self._delta: dict[int, int] = {}
         self._taken: dict[Group, _Taken] = {}
         self._victims: set[Group] = set()
-        self._hits: dict[Sequence, list[int]] = {}
+        self._hits: dict[Sequence, Hits] = {}
 
     @property
     def free(self) -> int:
@@ -153,19 +155,19 @@ class PagedScratch(Scratch):
         if not len(rows):
             return 0
         columns = self._allocator.decode_columns(rows)
-        return int(np.count_nonzero(columns.crosses)) + self._allocator.num_copies(columns, charge_published=True)
+        return int(np.count_nonzero(columns.crosses)) + self._allocator.num_copies(columns)
 
     def _spread(self, group: Group) -> list[tuple[Sequence, int]]:
         """Each branch's own part of the gap, after prefix hits."""
         live = group.live
         if len(live) == 1:
             own = live[0].gap
-            return [(live[0], own - len(self._hits_of(live[0])) * self._size if self._is_nowhere(group) else own)]
+            return [(live[0], own - self._hits_of(live[0]).num_tokens if self._is_nowhere(group) else own)]
         shares = spread(live)
         if not self._is_nowhere(group):
             return shares
         roots = set(self._roots(group))
-        return [(seq, own - (len(self._hits_of(seq)) * self._size if seq in roots else 0)) for seq, own in shares]
+        return [(seq, own - (self._hits_of(seq).num_tokens if seq in roots else 0)) for seq, own in shares]
 
     def _growth(self, group: Group, num_tokens: int) -> int:
         """Fresh blocks and copies for `num_tokens` of the group, spread over its branches by the fixed rule."""
@@ -182,7 +184,7 @@ class PagedScratch(Scratch):
         elif allocator.on_host(seq):
             length = len(allocator.host.tables[seq.row])
         else:  # a root comes with its hits; a branch will be forked where it diverged from its parent
-            start = len(self._hits[seq]) * size if seq in self._hits else seq.divergence
+            start = self._hits[seq].num_tokens if seq in self._hits else seq.divergence
             return -(-(start + num_tokens) // size) - start // size
         start = seq.num_computed
         index = start // size
@@ -223,12 +225,12 @@ class PagedScratch(Scratch):
     def _hit_blocks(self, group: Group) -> list[int]:
         if not self._is_nowhere(group):
             return []
-        return [block for seq in self._roots(group) for block in self._hits_of(seq)]
+        return [block for seq in self._roots(group) for block in self._hits_of(seq).blocks]
 
-    def _hits_of(self, seq: Sequence) -> list[int]:
+    def _hits_of(self, seq: Sequence) -> Hits:
         hits = self._hits.get(seq)
         if hits is None:
-            hits = self._hits[seq] = self._allocator.find_hits(seq)
+            hits = self._hits[seq] = find_hits(self._allocator, seq)
         return hits
 
 

@@ -24,16 +24,26 @@ class Growth(NamedTuple):
     first: int  # index of the first block written
     last: int  # blocks in the table afterwards
     num_fresh: int
-    copies: bool  # the first block is shared and has to be copied
+    must_copy: bool  # the first block is shared
+    may_copy: bool  # or it is published: it is copied, or nobody can hit it any more
 
     @property
-    def num_blocks(self) -> int:
-        """Blocks that leave the free list."""
-        return self.num_fresh + self.copies
+    def least_blocks(self) -> int:
+        """Blocks that leave the free list at least."""
+        return self.num_fresh + self.must_copy
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks that leave the free list at most."""
+        return self.num_fresh + self.may_copy
 
 
 class AllocatorModel:
-    """Tables per sequence on either tier, and the memory behind them. Block ids are the judged allocator's."""
+    """Tables per sequence on either tier, and the memory behind them. Block ids are the judged allocator's.
+
+    pins         what a sequence copied and no table holds: it stays until the next scratch, or until the copier leaves
+    published    full blocks that a newcomer might hit
+    """
 
     def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
@@ -41,6 +51,8 @@ class AllocatorModel:
         self.block_size = block_size
         self.tables: dict[Sequence, list[int]] = {}
         self.host_tables: dict[Sequence, list[int]] = {}
+        self.pins: dict[Sequence, list[int]] = {}
+        self.published: set[int] = set()
         self.num_copies = 0
         self.num_hits = 0  # tokens
         self._memory: dict[tuple[int, int], int] = {}  # (block, offset) -> mark
@@ -49,18 +61,28 @@ class AllocatorModel:
     # -- counts, recomputed every time ----------------------------------------------------------------------------
 
     def refs(self) -> Counter[int]:
-        """References that tables hold, by device block."""
-        return Counter(block for table in self.tables.values() for block in table)
+        """References that tables and pins hold, by device block."""
+        return Counter(block for held in (*self.tables.values(), *self.pins.values()) for block in held)
 
     @property
     def free(self) -> int:
-        """Device blocks in no table."""
+        """Device blocks in no table and not pinned."""
         return self.num_blocks - len(self.refs())
 
     @property
     def shared(self) -> int:
         """Device blocks in more than one table."""
         return sum(count > 1 for count in self.refs().values())
+
+    @property
+    def saved(self) -> int:
+        """References beyond the first of each device block."""
+        return sum(count - 1 for count in self.refs().values())
+
+    def ref_counts(self, length: int) -> tuple[int, ...]:
+        """Blocks held once, twice and so on; the last of `length` places holds the rest."""
+        counted = Counter(min(count, length) for count in self.refs().values())
+        return tuple(counted[count] for count in range(1, length + 1))
 
     @property
     def host_free(self) -> int:
@@ -79,8 +101,9 @@ class AllocatorModel:
         """What `num_tokens` more positions of `seq` take now."""
         table, start = self.tables[seq], seq.num_computed
         first, last = start // self.block_size, self.cover(start + num_tokens)
-        copies = first < len(table) and self.refs()[table[first]] > 1
-        return Growth(first, max(last, len(table)), max(0, last - len(table)), copies)
+        shared = first < len(table) and self.refs()[table[first]] > 1
+        closed = shared or (first < len(table) and table[first] in self.published)
+        return Growth(first, max(last, len(table)), max(0, last - len(table)), shared, closed)
 
     def cover(self, num_tokens: int) -> int:
         """Blocks that hold `num_tokens` positions."""
@@ -102,7 +125,8 @@ class AllocatorModel:
         sources = {dst: src for src, dst in copies}
         if len(sources) < len(copies) or set(sources) & {src for src, _ in copies}:
             yield f"law 9: a copy's destination is used twice: {copies}"
-        num_due, used = self._copies_due(seqs), set(self.refs())
+        (least, most), used = self._copies_due(seqs), set(self.refs())
+        copied: list[tuple[Sequence, int]] = []
         for seq, row in zip(seqs, seen, strict=True):
             want, old = self.growth(seq, num_tokens), self.tables[seq]
             for index, block in enumerate(row[: want.last]):
@@ -111,13 +135,18 @@ class AllocatorModel:
                 if index < len(old) and (index != want.first or sources.get(block) != old[index]):
                     yield f"law 1: entry {index} of a table became {block} instead of {old[index]} without a copy"
                 if block in used or not 0 <= block < self.num_blocks:
-                    yield f"law 2: block {block} was handed out, but it is in a table or not one of {self.num_blocks}"
+                    yield f"laws 2, 9: block {block} was handed out, but is held, pinned or none of {self.num_blocks}"
                 used.add(block)
+                self.published.discard(block)
+                copied += [(seq, old[index])] if index < len(old) else []
             self.tables[seq] = list(row[: want.last])
+        for seq, source in reversed(copied):
+            if source not in self.refs():
+                self.pins.setdefault(seq, []).append(source)
         refs = self.refs()
         for src, dst in copies:
             if src not in refs or dst not in refs:
-                yield f"law 9: copy {src} -> {dst} names a block that no table holds"
+                yield f"law 9: copy {src} -> {dst} names a block that nobody holds"
             self._move([(src, dst)], self._memory, self._memory)
         self.num_copies += len(copies)
         for seq in seqs:
@@ -125,8 +154,8 @@ class AllocatorModel:
                 block = self.tables[seq][index]
                 if refs[block] != 1:
                     yield f"law 4: block {block} is about to be written, but {refs[block]} tables hold it"
-        if len(copies) != num_due:
-            yield f"copy-on-write: {len(copies)} blocks were copied, {num_due} were due (of k sharers k - 1 copy)"
+        if not least <= len(copies) <= most:
+            yield f"copy-on-write: {len(copies)} copies where {least} to {most} were due (of k sharers k - 1 copy)"
 
     def moved_out(self, group: Group, pairs: list[SwapPair]) -> Iterator[str]:
         """`group` went to the host."""
@@ -136,12 +165,14 @@ class AllocatorModel:
         moved = dict(pairs)
         for seq in group.live:
             self.host_tables[seq] = [moved.get(block, -1) for block in self.tables.pop(seq)]
+            self.pins.pop(seq, None)
 
     def moved_in(self, group: Group, pairs: list[SwapPair]) -> Iterator[str]:
         """`group` came back."""
         yield from _lawful_move(pairs, self.host_blocks_of(group), set(self.refs()), self.num_blocks)
         self._move(pairs, self._host_memory, self._memory)
         moved = dict(pairs)
+        self.published.difference_update(moved.values())
         for seq in group.live:
             self.tables[seq] = [moved.get(block, -1) for block in self.host_tables.pop(seq)]
 
@@ -150,18 +181,20 @@ class AllocatorModel:
         start = seq.num_computed
         return range(start // self.block_size, self.cover(start + num_tokens))
 
-    def _copies_due(self, seqs: list[Sequence]) -> int:
-        """Of k sharers of the block they write next, all but the last holder copy it."""
+    def _copies_due(self, seqs: list[Sequence]) -> tuple[int, int]:
+        """Of k sharers of the block they write next, all but the last holder copy it; of a published one, maybe all."""
         firsts = ((self.tables[seq], seq.num_computed // self.block_size) for seq in seqs)
         writers = Counter(table[first] for table, first in firsts if first < len(table))
         refs = self.refs()
-        return sum(min(count, refs[block] - 1) for block, count in writers.items())
+        least = sum(min(count, refs[block] - 1) for block, count in writers.items())
+        return least, least + sum(count == refs[block] for block, count in writers.items() if block in self.published)
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
     def write(self, seq: Sequence, num_tokens: int) -> None:
         """Write the marks of the next `num_tokens` positions of `seq` through its table."""
         marks, start = marks_of(seq), seq.num_computed
+        self.published.difference_update(self.tables[seq][index] for index in self.written(seq, num_tokens))
         for position in range(start, start + num_tokens):
             self._memory[self._slot(seq, position)] = marks[position]
 

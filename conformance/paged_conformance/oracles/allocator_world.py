@@ -33,6 +33,7 @@ class World:
         self.size, self.num_blocks = need.block_size, need.num_blocks
         self.exact = not candidate.has("reserves_ahead")  # laws 3 and 5 bind
         self.alloc_forks, self.alloc_swaps = candidate.has("fork"), candidate.has("swap")
+        self.partial, self.caches = candidate.has("partial_hits"), need.prefix_cache
         self.model = AllocatorModel(need.num_blocks, need.num_host_blocks, need.block_size)
         self.rows = Rows(need.max_rows, need.max_len)
         self.free_rows = list(range(need.max_rows - 1, -1, -1))
@@ -59,6 +60,14 @@ class World:
     def name(self, seq: Sequence) -> str:
         """How the journal calls a branch."""
         return seq.request.id + (f".{seq.index}" if seq.index else "")
+
+    def lawful(self, hits: int, shared: int) -> bool:
+        """Whether `hits` tokens may be hit where `shared` leading ones (never the last) are cached.
+
+        All whole blocks must be; of the block after them a beginning may, if `partial_hits` is declared.
+        """
+        whole = shared // self.size * self.size
+        return whole <= hits <= (shared if self.partial else whole)
 
     # -- making sequences -----------------------------------------------------------------------------------------
 
@@ -94,21 +103,28 @@ class World:
     def scratch(self, running: Iterable[Group] = (), decoding: Iterable[Group] = ()) -> Scratch:
         """A fresh budget."""
         rows = [seq.row for group in decoding for seq in group.live]
-        return self.alloc.scratch(list(running), np.array(rows, dtype=np.int32))
+        scratch = self.alloc.scratch(list(running), np.array(rows, dtype=np.int32))
+        self.model.pins.clear()
+        return scratch
 
     # -- calls of the contract, each checked ----------------------------------------------------------------------
 
     def open(self, seq: Sequence) -> int:
-        """Open `seq`; its hits must be whole blocks of its own past."""
+        """Open `seq`; its hits must hold its own past, in whole blocks unless it declares `partial_hits`."""
         hits = self.alloc.open(seq)
         self.journal.append(
             f"open({self.name(seq)}, tokens={seq.token_ids.tolist()}, salt={seq.request.cache_salt!r}, "
             f"adapter={seq.request.adapter!r}, cold={seq.cold}) -> {hits} tokens hit"
         )
         self.expect(0 <= hits <= seq.num_tokens - 1, f"law 13: {hits} of {seq.num_tokens} tokens were hit, not n-1")
-        self.expect(hits % self.size == 0, f"law 13: hits are full blocks, but {hits} tokens were hit")
+        inside = hits % self.size
+        self.expect(not inside or self.partial, f"law 13: hits are full blocks, but {hits} tokens were hit")
         self.expect(not (seq.cold and hits), f"a cold sequence was given {hits} hits")
-        self.model.tables[seq] = self._observed(seq, hits // self.size)
+        self.model.tables[seq] = table = self._observed(seq, self.model.cover(hits))
+        self.expect(
+            not inside or table[-1] in self.model.published,
+            f"law 4: {inside} tokens were hit in block {table[-1:]}, which is not published",
+        )
         self.model.num_hits += hits
         self.hits[seq] = hits
         self.rows.num_computed[seq.row] = hits
@@ -121,10 +137,10 @@ class World:
         copies = self.alloc.grow(seq, num_tokens)
         self.journal.append(f"grow({self.name(seq)}, {num_tokens}) -> {copies}")
         if copies is None:
-            self.expect(not self.exact or want.num_blocks > free, f"{free} blocks are free, {want.num_blocks} needed")
+            self.expect(not self.exact or want.most_blocks > free, f"{free} blocks are free, {want.most_blocks} needed")
             self.verify()
             return False
-        self.expect(want.num_blocks <= free, f"law 1: {want.num_blocks} blocks were found where {free} are free")
+        self.expect(want.least_blocks <= free, f"law 1: {want.least_blocks} blocks were found where {free} are free")
         self._judge(self.model.grown([seq], num_tokens, [self._row(seq)], copies))
         return True
 
@@ -144,6 +160,8 @@ class World:
         self.model.write(seq, num_tokens)
         self.rows.num_computed[seq.row] = start + num_tokens
         self.alloc.publish(seq)
+        if self.caches:
+            self.model.published |= set(self.model.tables[seq][: seq.num_computed // self.size])
         self.journal.append(f"write({self.name(seq)}, {num_tokens}); publish")
         self.verify()
 
@@ -187,8 +205,8 @@ class World:
         """Free its blocks and forget what was computed; it may be opened again."""
         self.alloc.free(seq)
         self.journal.append(f"free({self.name(seq)})")
-        self.model.tables.pop(seq, None)
-        self.model.host_tables.pop(seq, None)
+        for held in (self.model.tables, self.model.host_tables, self.model.pins):
+            held.pop(seq, None)
         self.rows.num_computed[seq.row] = 0
         self.verify()
 
@@ -199,6 +217,7 @@ class World:
         self.alloc.shrink(seq, num_tokens)
         self.journal.append(f"shrink({self.name(seq)}, {num_tokens})")
         self.model.tables[seq] = self.model.tables[seq][: self.model.cover(num_tokens)]
+        self.model.pins.pop(seq, None)
         self.verify()
 
     def swap_out(self, group: Group) -> list[SwapPair] | None:
@@ -253,6 +272,10 @@ class World:
         )
         self.expect(stats.total == self.num_blocks, f"stats.total is {stats.total}, the pool has {self.num_blocks}")
         self.expect(stats.shared == model.shared, f"law 1: stats.shared is {stats.shared}, not {model.shared}")
+        if stats.ref_counts and self.exact:
+            counts = model.ref_counts(len(stats.ref_counts))
+            self.expect(stats.ref_counts == counts, f"law 1: stats.ref_counts are {stats.ref_counts}, not {counts}")
+            self.expect(stats.saved == model.saved, f"law 1: stats.saved is {stats.saved}, not {model.saved}")
         self.expect(stats.host_free == model.host_free, f"host: {stats.host_free} free, not {model.host_free}")
         self.expect(stats.num_copies == model.num_copies, f"{stats.num_copies} copies counted, not {model.num_copies}")
         self.expect(stats.prefix_hits == model.num_hits, f"{stats.prefix_hits} hits counted, not {model.num_hits}")

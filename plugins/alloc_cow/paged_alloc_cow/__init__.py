@@ -24,7 +24,7 @@ class CowProvider(Provider[AllocatorNeed, Allocator]):
     api: ClassVar[int] = 1
     priority: ClassVar[int] = 100
     summary: ClassVar[str] = "on-demand blocks, copy-on-write forks, prefix cache, host swap pool"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"prefix_cache", "fork", "swap", "shrink"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"prefix_cache", "partial_hits", "fork", "swap", "shrink"})
 
     def probe(self, need: AllocatorNeed) -> Fit:
         """Any block size from 1 to 256 fits; `num_blocks` 0 means that the pool's size is not known yet."""

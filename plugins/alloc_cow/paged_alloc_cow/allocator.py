@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_alloc_cow.pool import CowPool
-from paged_alloc_cow.prefix import PrefixKeys, digest_of
+from paged_alloc_cow.prefix import BlockKey, PrefixKeys, digest_of
 from paged_core.paging.allocator import PagedAllocator
 from paged_core.paging.laws import demand
 
 if TYPE_CHECKING:
-    from paged_alloc_cow.prefix import BlockKey
     from paged_core.api.allocator import AllocatorNeed
     from paged_core.api.request import Sequence
 
@@ -26,12 +25,27 @@ class CowAllocator(PagedAllocator):
         super().__init__(need, CowPool(need.num_blocks))
         self.keys = PrefixKeys(need.block_size, need.hash_seed) if need.prefix_cache else None
 
-    def find_hits(self, seq: Sequence) -> list[int]:
-        """Published blocks that hold the beginning of `seq`, never its last token (law 13)."""
-        if self.keys is None or seq.cold or not self.pool.cached:
+    def find_blocks(self, seq: Sequence, limit: int) -> list[int]:
+        """Published blocks that hold the beginning of `seq`, found by their keys."""
+        if not self.pool.cached:
             return []
-        limit = (seq.num_tokens - 1) // self.block_size
+        assert self.keys is not None
         return self.pool.hits(self.keys.chain(seq, limit), limit)
+
+    def find_beginning(self, seq: Sequence, blocks: list[int], tokens: bytes) -> tuple[int, int]:
+        """Among the blocks whose key's parent is the key of the last of `blocks`."""
+        assert self.keys is not None
+        if not self.pool.following:
+            return -1, 0
+        num, request = len(blocks), seq.request
+        parent = (
+            self.keys.chain(seq, num)[num - 1].digest if num else self.keys.root(request.adapter, request.cache_salt)
+        )
+        siblings = self.pool.following.get(parent)
+        closest, common = siblings.closest(tokens) if siblings else (b"", 0)
+        if not common:
+            return -1, 0
+        return self.pool.cached[BlockKey(digest_of(parent, closest), parent, closest)][0], common
 
     def enter(self, seq: Sequence, begin: int, end: int) -> None:
         """Publish blocks begin .. end - 1 under their keys."""
@@ -70,14 +84,15 @@ class CowAllocator(PagedAllocator):
         if self.keys is None:
             return
         parent = self.keys.root(seq.request.adapter, seq.request.cache_salt)
-        size = self.block_size
-        for i, block in enumerate(self.tables[row, : seq.num_computed // size].tolist()):
-            tokens = seq.token_ids[i * size : (i + 1) * size].tobytes()
-            parent, key = digest_of(parent, tokens), self.pool.keys[block]
+        size, computed = self.block_size, seq.num_computed
+        for i, block in enumerate(self.tables[row, : -(-computed // size)].tolist()):
+            tokens = seq.token_ids[i * size : min(computed, (i + 1) * size)].tobytes()
+            key = self.pool.keys[block]
             demand(
-                key is None or key.digest == parent,
+                key is None or (key.parent == parent and key.tokens.startswith(tokens)),
                 f"law 14: block {block} is published for other content than block {i} of row {row} has",
             )
+            parent = digest_of(parent, tokens)
 
     def check_index(self) -> None:
         """Keys, holders and the marks of published blocks agree; a free block is the only holder of its key."""
@@ -88,6 +103,14 @@ class CowAllocator(PagedAllocator):
             if key is not None:
                 published.setdefault(key, []).append(block)
         demand(published == holders, "law 14: the prefix cache and the keys of the blocks disagree")
+        following: dict[bytes, list[bytes]] = {}
+        for key in holders:
+            following.setdefault(key.parent, []).append(key.tokens)
+        listed = {parent: siblings.ordered for parent, siblings in pool.following.items()}
+        demand(
+            listed == {parent: sorted(tokens) for parent, tokens in following.items()},
+            "law 14: the prefix cache and its order by parents disagree",
+        )
         frozen = np.flatnonzero(pool.frozen).tolist()
         demand(
             sorted(block for blocks in holders.values() for block in blocks) == frozen,

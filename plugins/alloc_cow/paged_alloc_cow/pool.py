@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paged_alloc_cow.free_list import FreeList
+from paged_core.paging.hits import Siblings
 from paged_core.paging.pool import BlockPool
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ class CowPool(BlockPool):
     keys       the key each block is published under, or None
     cached     key -> the blocks that hold it. Several sequences may have computed the same content; a free block is
                the only holder of its key, since a free copy beside another one would be worth nothing
+    following  digest -> the tokens of all keys in `cached` whose parent it is
 
     Freed blocks without a key are reused first and last in, first out (their memory is warm); those with a key are
     reused last, oldest first. With the prefix cache off no block has a key and all is last in, first out.
@@ -26,6 +28,7 @@ class CowPool(BlockPool):
         super().__init__(num_blocks)
         self.keys: list[BlockKey | None] = [None] * num_blocks
         self.cached: dict[BlockKey, list[int]] = {}
+        self.following: dict[bytes, Siblings] = {}
         self.free_list = FreeList(num_blocks)
 
     def pop(self) -> int:
@@ -56,22 +59,28 @@ class CowPool(BlockPool):
         """Make a full, computed block a possible hit."""
         if self.keys[block] is not None:
             return
-        holders = self.cached.setdefault(key, [])
-        if holders and self.refs[holders[0]] == 0:
-            self._demote(holders[0])
-            self.cached[key] = holders
+        holders = self.cached.get(key)
+        if holders is None:
+            holders = self.cached[key] = []
+            self.following.setdefault(key.parent, Siblings()).add(key.tokens)
+        elif self.refs[holders[0]] == 0:
+            self._demote(holders.pop())
         holders.append(block)
         self.keys[block] = key
         self.frozen[block] = True
 
     def unpublish(self, block: int) -> None:
-        """The block's content is about to change or to be dropped: nobody may hit it any more."""
+        """The block's content is dropped: nobody may hit it any more."""
         key = self.keys[block]
         assert key is not None
         holders = self.cached[key]
         holders.remove(block)
         if not holders:
             del self.cached[key]
+            siblings = self.following[key.parent]
+            siblings.remove(key.tokens)
+            if not siblings.ordered:
+                del self.following[key.parent]
         self.keys[block] = None
         self.frozen[block] = False
 
@@ -86,8 +95,9 @@ class CowPool(BlockPool):
         return found
 
     def _demote(self, block: int) -> None:
-        """A free cached block has become redundant: it is reused next."""
-        self.unpublish(block)
+        """The free holder of a key makes room for another block with the same content: it is reused next."""
+        self.keys[block] = None
+        self.frozen[block] = False
         self.num_cached_free -= 1
         self.free_list.remove(block)
         self.free_list.push_front(block)

@@ -262,6 +262,8 @@ def test_wrong_use_is_named_and_changes_nothing(bench, act, message):
         (lambda a: a.hit_tokens.__setitem__(0, 60), "law 13"),
         (lambda a: a.pool.frozen.__setitem__(5, True), "law 4"),
         (lambda a: a.pool.cached.clear(), "law 14"),
+        (lambda a: a.pool.following.clear(), "law 14"),
+        (lambda a: a.sources.__setitem__(0, [9]), "law 1"),
         (lambda a: a._rows.tokens.__setitem__((0, 1), 77), "law 14"),
         (lambda a: a._rows.num_computed.__setitem__(0, 2), "law 4"),
         (lambda a: a.host.free.pop(), "law 2"),
@@ -349,7 +351,7 @@ def test_a_branch_restored_inside_a_published_block_never_writes_it(bench):
     assert world.alloc.stats().num_copies == 1
 
 
-def test_a_published_block_whose_other_users_left_is_unpublished_before_it_is_written(bench):
+def test_a_published_block_whose_other_users_left_is_copied_before_it_is_written(bench):
     world = bench()
     parent, _ = world.start(range(9))
     child = world.seq([*range(6), 70, 71])
@@ -359,7 +361,10 @@ def test_a_published_block_whose_other_users_left_is_unpublished_before_it_is_wr
     world.compute(child)
     world.alloc.check()
     assert world.intact(child)
-    assert world.open(world.seq(range(9))) == 4
+    assert world.alloc.stats().num_copies == 1
+    again, hits = world.start(range(9))
+    assert hits == 8
+    assert world.intact(again)
 
 
 def test_the_host_keeps_its_own_state_apart(bench):

@@ -37,7 +37,8 @@ class AllocatorMachine(RuleBasedStateMachine):
     # -- the model ------------------------------------------------------------------------------------------------
 
     def refs(self):
-        return Counter(block for table in self.tables.values() for block in table)
+        """References of tables, and of pins, which `check` counts but does not explain."""
+        return Counter(block for held in (*self.tables.values(), *self.alloc.sources.values()) for block in held)
 
     def model_free(self):
         return self.total - len(self.refs())
@@ -51,8 +52,8 @@ class AllocatorMachine(RuleBasedStateMachine):
     def need(self, seq, num):
         start, table = seq.num_computed, self.tables[seq]
         fresh = max(0, -(-(start + num) // self.size) - len(table))
-        shared = start // self.size < len(table) and self.refs()[table[start // self.size]] > 1
-        return fresh + shared
+        first = table[start // self.size] if start // self.size < len(table) else None
+        return fresh + (first is not None and (self.refs()[first] > 1 or bool(self.alloc.pool.frozen[first])))
 
     # -- rules ----------------------------------------------------------------------------------------------------
 
@@ -64,9 +65,11 @@ class AllocatorMachine(RuleBasedStateMachine):
         hits = self.world.open(seq)
         table = self.world.table(seq)
         self.tables[seq] = table
-        assert hits == len(table) * self.size <= len(tokens) - 1
+        assert hits <= len(tokens) - 1
+        assert len(table) == -(-hits // self.size)
         assert not (cold and hits)
-        assert hits == 0 or (salt, tuple(tokens[:hits])) in self.published
+        beginnings = {(origin, known[:hits]) for origin, known in self.published}
+        assert hits == 0 or (salt, tuple(tokens[:hits])) in beginnings
         assert self.world.intact(seq)
         assert group.gap == len(tokens) - hits
 
@@ -115,6 +118,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         if group is None:
             return
         scratch = self.alloc.scratch([group], rows)
+        assert not self.alloc.sources
         free, counted = self.model_free(), scratch.need_decodes()
         accepted = scratch.take_decodes()
         copies = self.alloc.grow_decodes(seqs, rows)

@@ -190,8 +190,8 @@ def test_victims_do_not_decode(bench):
     assert scratch.need_decodes() == 2
 
 
-def test_writing_a_published_block_is_charged_since_a_newcomer_may_hit_it_first(bench):
-    """A branch restored inside a published block, alone in it: in place, unless someone hits it in this very step."""
+def test_writing_a_published_block_is_charged_as_a_copy(bench):
+    """A branch restored inside a published block, alone in it, copies it, and someone hits it in this very step."""
     world = bench(num_blocks=8)
     parent, _ = world.start(range(9))
     child = world.seq([*range(6), 70])

@@ -24,7 +24,7 @@ class RadixProvider(Provider[AllocatorNeed, Allocator]):
     api: ClassVar[int] = 1
     priority: ClassVar[int] = 50
     summary: ClassVar[str] = "copy-on-write blocks, a radix tree of exact prefixes, leaf-first LRU, host swap pool"
-    capabilities: ClassVar[frozenset[str]] = frozenset({"prefix_cache", "fork", "swap", "shrink"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"prefix_cache", "partial_hits", "fork", "swap", "shrink"})
 
     def probe(self, need: AllocatorNeed) -> Fit:
         """Any block size from 1 to 256 fits; `num_blocks` 0 means that the pool's size is not known yet."""

@@ -9,6 +9,7 @@ import numpy as np
 from paged_alloc_radix.pool import RadixPool
 from paged_alloc_radix.tree import origin_of, token_blocks
 from paged_core.paging.allocator import PagedAllocator
+from paged_core.paging.hits import TOKEN_BYTES
 from paged_core.paging.laws import demand
 
 if TYPE_CHECKING:
@@ -24,17 +25,22 @@ class RadixAllocator(PagedAllocator):
     def __init__(self, need: AllocatorNeed) -> None:
         super().__init__(need, RadixPool(need.num_blocks))
 
-    def find_hits(self, seq: Sequence) -> list[int]:
-        """Published blocks that hold the beginning of `seq`, never its last token (law 13)."""
-        if not self.caches or seq.cold or not self.pool.tree.roots:
+    def find_blocks(self, seq: Sequence, limit: int) -> list[int]:
+        """Published blocks that hold the beginning of `seq`: the path of its tokens."""
+        if not self.pool.tree.roots:
             return []
-        limit = (seq.num_tokens - 1) // self.block_size
         return self.pool.tree.match(origin_of(seq), token_blocks(seq, 0, limit, self.block_size))
 
-    def took_hits(self, hits: list[int]) -> None:
-        """The path of a live sequence ends at a node of its own, so that what lies behind it can be evicted."""
-        if hits:
-            self.pool.tree.cut_after(hits[-1])
+    def find_beginning(self, seq: Sequence, blocks: list[int], tokens: bytes) -> tuple[int, int]:
+        """Where the path ends: what goes on in its run, or the children of its last node."""
+        return self.pool.tree.closest(origin_of(seq), blocks[-1] if blocks else None, tokens)
+
+    def took_hits(self, blocks: list[int], num_whole: int) -> None:
+        """What a live sequence holds ends at a node of its own, so that what lies behind it ages apart."""
+        if num_whole:
+            self.pool.tree.cut_after(blocks[num_whole - 1])
+        if len(blocks) > num_whole:
+            self.pool.tree.cut_after(blocks[num_whole])
 
     def enter(self, seq: Sequence, begin: int, end: int) -> None:
         """Publish blocks begin .. end - 1, each behind the one before it."""
@@ -58,18 +64,20 @@ class RadixAllocator(PagedAllocator):
 
     def check_path(self, row: int, seq: Sequence) -> None:
         """Published blocks stand in the tree where the tokens of everyone who uses them say."""
-        tree, num = self.pool.tree, seq.num_computed // self.block_size
-        blocks = self.tables[row, :num].tolist()
-        for i, tokens in enumerate(token_blocks(seq, 0, num, self.block_size)):
-            node = tree.node_of[blocks[i]]
+        tree, computed, stride = self.pool.tree, seq.num_computed, TOKEN_BYTES * self.block_size
+        content = seq.token_ids[:computed].tobytes()
+        blocks = self.tables[row, : -(-computed // self.block_size)].tolist()
+        for i, block in enumerate(blocks):
+            node = tree.node_of[block]
             if node is None:
                 continue
-            holds = tree.depth[blocks[i]] == i and node.tokens[i - node.start] == tokens
+            tokens = content[i * stride : (i + 1) * stride]
+            holds = tree.depth[block] == i and node.tokens[i - node.start].startswith(tokens)
             while node.parent is not None:
                 node = node.parent
             demand(
                 holds and node.origin == origin_of(seq),
-                f"law 14: block {blocks[i]} is published for other content than block {i} of row {row} has",
+                f"law 14: block {block} is published for other content than block {i} of row {row} has",
             )
 
     def check_index(self) -> None:
@@ -84,6 +92,7 @@ class RadixAllocator(PagedAllocator):
                 parent.children.get(node.tokens[0]) is node and node.start == parent.start + len(parent.tokens),
                 f"law 14: a node of {origin} at depth {node.start} does not stand behind its parent",
             )
+            demand(parent.siblings.ordered == sorted(parent.children), f"law 14: children of {origin} are out of order")
             locked = not parent.holders or bool(pool.refs[parent.holders[-1]].any())
             for depth, holders in enumerate(node.holders, node.start):
                 seen += holders

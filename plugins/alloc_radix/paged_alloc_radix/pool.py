@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paged_alloc_radix.tree import Origin, RadixTree
-from paged_core.errors import PluginContractError
 from paged_core.paging.pool import BlockPool
 
 if TYPE_CHECKING:
@@ -61,18 +60,6 @@ class RadixPool(BlockPool):
         redundant = self.tree.insert(block, before, origin, tokens)
         self.frozen[block] = True
         if redundant is not None:
-            self._forget(redundant)
-
-    def unpublish(self, block: int) -> None:
-        """A referenced block is about to be written: it leaves the tree, and so does what came behind it."""
-        self.frozen[block] = False
-        for other in self.tree.remove(block):
-            if self.refs[other]:
-                raise PluginContractError(f"law 4: block {other} is in use behind block {block}, which is rewritten")
-            self._forget(other)
-
-    def _forget(self, block: int) -> None:
-        """A free cached block left the tree."""
-        self.frozen[block] = False
-        self.num_cached_free -= 1
-        self.plain.append(block)
+            self.frozen[redundant] = False
+            self.num_cached_free -= 1
+            self.plain.append(redundant)

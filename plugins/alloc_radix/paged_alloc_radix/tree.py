@@ -6,6 +6,7 @@ import heapq
 from typing import TYPE_CHECKING
 
 from paged_core.errors import PluginContractError
+from paged_core.paging.hits import TOKEN_BYTES, Siblings, common_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ def origin_of(seq: Sequence) -> Origin:
 
 def token_blocks(seq: Sequence, start: int, stop: int, block_size: int) -> list[bytes]:
     """The tokens of full blocks `start` to `stop` of `seq`, as the tree compares them."""
-    content, stride = seq.token_ids[start * block_size : stop * block_size].tobytes(), 4 * block_size
+    content, stride = seq.token_ids[start * block_size : stop * block_size].tobytes(), TOKEN_BYTES * block_size
     return [content[offset : offset + stride] for offset in range(0, len(content), stride)]
 
 
@@ -37,12 +38,13 @@ class Node:
     start       depth of its first block: how many blocks come before it
     tokens      int32 token ids of each block, as bytes
     holders     the blocks that hold each of them; several when sequences computed the same content side by side
-    children    what comes after the run, by the tokens of the first block; no two begin alike
+    children    what comes after the run, by the tokens of the first block; no two begin with the same block
+    siblings    the keys of `children`, in order
     last_used   the tree's clock when a sequence last let go of a block of the run
     queued      the `last_used` under which it waits for eviction, or -1
     """
 
-    __slots__ = ("children", "holders", "last_used", "origin", "parent", "queued", "start", "tokens")
+    __slots__ = ("children", "holders", "last_used", "origin", "parent", "queued", "siblings", "start", "tokens")
 
     def __init__(self, parent: Node | None, start: int, origin: Origin | None = None) -> None:
         self.parent = parent
@@ -51,8 +53,19 @@ class Node:
         self.tokens: list[bytes] = []
         self.holders: list[list[int]] = []
         self.children: dict[bytes, Node] = {}
+        self.siblings = Siblings()
         self.last_used = 0
         self.queued = -1
+
+    def adopt(self, tokens: bytes, child: Node) -> None:
+        """`child` comes after this run and begins with `tokens`."""
+        self.children[tokens] = child
+        self.siblings.add(tokens)
+
+    def disown(self, tokens: bytes) -> None:
+        """The child that begins with `tokens` is gone."""
+        del self.children[tokens]
+        self.siblings.remove(tokens)
 
 
 class RadixTree:
@@ -88,6 +101,20 @@ class RadixTree:
                 found.append(holders[0])
         return found
 
+    def closest(self, origin: Origin, before: int | None, tokens: bytes) -> tuple[int, int]:
+        """Of the blocks behind `before` (None: the first ones), the one that begins most like `tokens`.
+
+        And how many tokens they share; 0 when there is none.
+        """
+        node = self.roots.get(origin) if before is None else self._node(before)
+        if node is None:
+            return -1, 0
+        index = 0 if before is None else self.depth[before] - node.start + 1
+        if index < len(node.tokens):
+            return node.holders[index][0], common_tokens(node.tokens[index], tokens)
+        following, common = node.siblings.closest(tokens)
+        return (node.children[following].holders[0][0], common) if following else (-1, 0)
+
     def insert(self, block: int, before: int | None, origin: Origin, tokens: bytes) -> int | None:
         """Enter `block` behind block `before` (None: first). Returns a free block that it makes redundant, if any."""
         node, index = self._place_after(before, origin, tokens)
@@ -122,31 +149,10 @@ class RadixTree:
         node.last_used = self.clock
         self._offer(node)
 
-    def remove(self, block: int) -> list[int]:
-        """Take `block` out. When it was the only holder, all that comes behind it goes too: those (free) blocks."""
-        node = self._node(block)
-        index = self.depth[block] - node.start
-        holders = node.holders[index]
-        holders.remove(block)
+    def remove(self, block: int) -> None:
+        """Take out a spare `block`: others hold the same content."""
+        self._holders(block).remove(block)
         self.node_of[block] = None
-        if holders:
-            return []
-        dropped = [holder for entry in node.holders[index + 1 :] for holder in entry]
-        below = list(node.children.values())
-        while below:
-            child = below.pop()
-            dropped += [holder for entry in child.holders for holder in entry]
-            below += child.children.values()
-            child.tokens.clear()
-            child.holders.clear()
-            child.children = {}
-        for other in dropped:
-            self.node_of[other] = None
-        first = node.tokens[0]
-        del node.tokens[index:], node.holders[index:]
-        node.children.clear()
-        self._shortened(node, first)
-        return dropped
 
     def evict(self) -> int:
         """Take the last block out of the least recently used leaf that ends unlocked."""
@@ -199,7 +205,8 @@ class RadixTree:
                 return node, index
         child = node.children.get(tokens)
         if child is None:
-            child = node.children[tokens] = Node(node, node.start + len(node.tokens))
+            child = Node(node, node.start + len(node.tokens))
+            node.adopt(tokens, child)
         return child, 0
 
     def _split(self, node: Node, length: int) -> Node:
@@ -209,7 +216,7 @@ class RadixTree:
         upper.tokens, node.tokens = node.tokens[:length], node.tokens[length:]
         upper.holders, node.holders = node.holders[:length], node.holders[length:]
         upper.last_used = node.last_used
-        upper.children[node.tokens[0]] = node
+        upper.adopt(node.tokens[0], node)
         node.parent.children[upper.tokens[0]] = upper
         node.parent, node.start = upper, node.start + length
         for holders in upper.holders:
@@ -221,7 +228,7 @@ class RadixTree:
         """The end of a leaf is gone: an empty one leaves the tree, and what now ends a path may be evictable."""
         parent = node.parent
         if not node.tokens and parent is not None:
-            del parent.children[first]
+            parent.disown(first)
             if parent.origin is not None and not parent.children:
                 del self.roots[parent.origin]
             node = parent

@@ -58,9 +58,9 @@ class Bench:
             self.alloc.check()
 
     def cached(self, tokens):
-        """Tokens that a prompt would hit now; nothing changes."""
+        """Tokens in whole blocks that a prompt would hit now; nothing changes."""
         seq = self.seq([*tokens, 0])
-        num = len(self.alloc.find_hits(seq)) * 4
+        num = len(self.alloc.find_blocks(seq, len(tokens) // 4)) * 4
         self.free_rows.append(seq.row)
         return num
 

@@ -41,12 +41,24 @@ def test_a_divergence_splits_the_run_and_hits_go_deeper_on_both_sides(bench):
     assert hits == 16
 
 
-def test_a_split_inside_a_block_shares_only_the_blocks_before_it(bench):
+def test_a_split_inside_a_block_copies_it_and_leaves_the_old_rest_to_age_on_its_own(bench):
     world = bench()
     world.start([*HEAD, *LEFT])
     _, hits = world.start([*HEAD[:6], *RIGHT])
-    assert hits == 4
-    assert world.runs() == [(0, 1), (1, 2), (1, 3)]
+    assert hits == 6
+    assert world.runs() == [(0, 1), (1, 1), (1, 2), (2, 2)]
+
+
+def test_the_closest_of_the_children_is_found_at_a_root_and_behind_a_run(bench):
+    world = bench(num_blocks=32)
+    for tail in ([50, 51, 52, 53], [50, 51, 60, 61], [70, 71, 72, 73]):
+        world.free(world.start([*HEAD, *tail])[0])
+        world.free(world.start(tail)[0])
+    for start in (HEAD, []):
+        num = len(start)
+        found = [world.open(world.seq([*start, *tokens, 9])) - num for tokens in ([50, 51, 60, 9], [50, 9], [70], [9])]
+        assert found == [3, 1, 1, 0]
+    world.alloc.check()
 
 
 def test_salts_have_trees_of_their_own_and_an_empty_tree_is_dropped(bench):
