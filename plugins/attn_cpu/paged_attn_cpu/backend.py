@@ -13,6 +13,7 @@ from paged_attn_cpu import parameters as at
 from paged_attn_cpu.blocks import BlockCopier
 from paged_attn_cpu.kernels_attend import workspace_floats
 from paged_attn_cpu.planning import WorkPlan, make_plan
+from paged_attn_cpu.shared import find_shared
 from paged_attn_cpu.team import Team, native_function
 from paged_attn_cpu.vectors import LANES
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
@@ -77,13 +78,25 @@ class CpuAttention(Attention):
 
     def plan(self, batch: Batch) -> WorkPlan:
         """Build the step's work list and grow the scratch to it."""
-        plan = make_plan(batch, self._group)
+        return self._plan(batch, 0)
+
+    def _plan(self, batch: Batch, window: int) -> WorkPlan:
+        plan = make_plan(batch, self._group, find_shared(batch, self._need.block_size, window))
         heads, row = self._need.num_kv_heads, self._group * self._width
         self._queries = self._grown(self._queries, heads * batch.num_tokens * row, at.QUERIES)
         self._partials = self._grown(self._partials, plan.num_partials * heads * row, at.PARTIALS)
         self._states = self._grown(self._states, plan.num_partials * heads * self._group * 2, at.PARTIAL_STATES)
-        self._counters = self._grown(self._counters, at.FIRST_MERGE + plan.num_merges * heads, at.COUNTERS)
+        counters = at.FIRST_MERGE + (plan.num_merges + plan.num_shared) * heads
+        self._counters = self._grown(self._counters, counters, at.COUNTERS)
         return plan
+
+    def _for_window(self, plan: WorkPlan, window: int) -> WorkPlan:
+        """The plan of layers with this window: another one where it is shorter than a sequence that shares."""
+        if not 0 < window < plan.longest:
+            return plan
+        if window not in plan.narrower:
+            plan.narrower[window] = self._plan(plan.batch, window)
+        return plan.narrower[window]
 
     def _grown(self, array: Any, size: int, parameter: int) -> Any:
         """`array`, or a larger one bound to its parameter. Grows by half at least, so that it settles."""
@@ -100,6 +113,7 @@ class CpuAttention(Attention):
         A returned log-sum-exp tensor is the caller's to keep.
         """
         need, batch = self._need, plan.batch
+        plan = self._for_window(plan, layer.window or 0)
         q, k = self._rows(q, "q", need.num_heads, batch), self._rows(k, "k", need.num_kv_heads, batch)
         v = self._rows(v, "v", need.num_kv_heads, batch)
         if out.stride()[1:] != (need.head_dim, 1):

@@ -31,6 +31,16 @@ def narrowed(typing: Any, value: Any, kind: Any) -> Any:
 
 
 @emit
+def is_wide(typing: Any, kind: Any) -> Any:
+    """Whether stored elements of the type of `kind` are float32 already; known when the kernel is compiled."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_constant(types.boolean, kind == types.float32)
+
+    return types.boolean(kind), codegen
+
+
+@emit
 def pointer(typing: Any, address: Any) -> Any:
     """An integer address as the pointer `numba.carray` takes."""
 

@@ -5,7 +5,8 @@ for) finishes the work, and nothing depends on which worker did what:
 
     claim tokens   -> rotate, write K and V, make queries
     wait           -> until every claimed token item is done (its claimer is running, so this ends)
-    claim units    -> attend; the worker that finishes a sequence's last split merges all of them
+    claim units    -> attend; the worker that finishes a sequence's last split merges all of them. Units that many
+                      sequences share come first, for others wait for their results
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from numba import carray, types
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import claim, observe, pointer
-from paged_attn_cpu.kernels_attend import attend, keep_partial, merge_partials, workspace, write_rows
+from paged_attn_cpu.kernels_attend import attend, workspace
+from paged_attn_cpu.kernels_merge import keep_partial, merge_partials, shared_counter, write_rows
 from paged_attn_cpu.kernels_write import scale_row, write_token
 from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
 from paged_attn_cpu.vectors import kernel
@@ -30,6 +32,7 @@ from paged_attn_cpu.vectors import kernel
 log = logging.getLogger(__name__)
 news = logging.getLogger("paged_core.news")
 _SLOW_S = 1.0  # loading from the compile cache takes less
+CLAIMED_LATE = 8  # last units per worker that are claimed only when the worker is free
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
 
@@ -53,14 +56,34 @@ def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, scale: Any)
 @kernel
 def finish_unit(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
     """Store a unit's result, or keep it and merge when it was its sequence's last."""
-    if unit[at.PARTIAL] < 0:
+    if unit[at.MERGE] < 0:
         write_rows(p, unit, head, parts[0], parts[2], out)
         return
     keep_partial(p, unit, head, parts[0], parts[2])
+    count_part(p, unit, head, parts, out)
+
+
+@kernel
+def count_part(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
+    """One more part of a split sequence is kept; with the last one, merge all and store."""
     counter = p[at.COUNTERS] + (at.FIRST_MERGE + unit[at.MERGE] * p[at.KV_HEADS] + head) * 8
     if claim(counter, 1) == unit[at.PARTS] - 1:
         merge_partials(p, unit, head, parts)
         write_rows(p, unit, head, parts[0], parts[2], out)
+
+
+@kernel
+def finish_shared(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
+    """Leave every member of a shared unit its part, complete or for its own unit to go on from."""
+    members = carray(pointer(p[at.MEMBERS]), (EVERYTHING, at.UNIT_FIELDS), np.int64)
+    first, group = unit[at.FIRST_MEMBER], p[at.GROUP]
+    for i in range(unit[at.COUNT]):
+        member = members[first + i]
+        keep_partial(p, member, head, parts[0] + i * group * p[at.WIDTH] * 4, parts[2] + i * group * 8)
+    claim(p[at.COUNTERS] + shared_counter(p, unit, head) * 8, 1)
+    for i in range(unit[at.COUNT]):  # merging uses the accumulators, so all are kept by now
+        if members[first + i, at.END] == unit[at.END]:
+            count_part(p, members[first + i], head, parts, out)
 
 
 def make_layer_function(element: Any, cache_element: Any, sources: str) -> Any:
@@ -91,13 +114,21 @@ def make_layer_function(element: Any, cache_element: Any, sources: str) -> Any:
         parts = workspace(p, claim(counters + at.WORKERS * 8, 1), max(QUERY_ROWS, p[at.GROUP]))
         kv_heads = p[at.KV_HEADS]
         units = carray(pointer(p[at.UNITS]), (EVERYTHING, at.UNIT_FIELDS), np.int64)
-        while True:
-            item = claim(counters + at.NEXT_UNIT * 8, 1)
-            if item >= p[at.NUM_UNITS] * kv_heads:
-                break
+        total = p[at.NUM_UNITS] * kv_heads
+        item = claim(counters + at.NEXT_UNIT * 8, 1)
+        while item < total:
             unit, head = units[item // kv_heads], item % kv_heads
-            attend(p, unit, head, parts, cache[0], element_bytes)
-            finish_unit(p, unit, head, parts, out)
+            # claiming one ahead lets its first tile be fetched early; near the end others may be idle by then
+            early = item + CLAIMED_LATE * observe(counters + at.WORKERS * 8) < total
+            coming = min(claim(counters + at.NEXT_UNIT * 8, 1), total) if early else item
+            beyond = min(coming, total - 1)
+            following = (units[beyond // kv_heads], beyond % kv_heads)
+            attend(p, unit, head, parts, cache[0], element_bytes, following)
+            if unit[at.FIRST_MEMBER] >= 0:
+                finish_shared(p, unit, head, parts, out)
+            else:
+                finish_unit(p, unit, head, parts, out)
+            item = coming if early else claim(counters + at.NEXT_UNIT * 8, 1)
 
     return layer
 

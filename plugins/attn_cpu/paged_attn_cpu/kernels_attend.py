@@ -7,14 +7,14 @@ more rows (prefill) share a copy of the tile widened to fp32. A row's arithmetic
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import narrowed, pointer, row_offset
+from paged_attn_cpu.elements import is_wide, observe, pointer, row_offset
+from paged_attn_cpu.kernels_merge import INFINITY, copy_floats, shared_counter
 from paged_attn_cpu.microkernels import (
     KEYS,
     STRIDE,
@@ -22,7 +22,6 @@ from paged_attn_cpu.microkernels import (
     accumulate,
     cap_row,
     dots,
-    exp_row,
     prefetch_rows,
     softmax_row,
     widen_row,
@@ -30,17 +29,16 @@ from paged_attn_cpu.microkernels import (
 from paged_attn_cpu.vectors import LANES, kernel
 
 DIRECT_ROWS = 4  # widening a tile first pays from five rows on: then each element would be widened twice
-INFINITY = np.float32(np.inf)
 
 
 def workspace_floats(rows: int, width: int) -> int:
     """fp32 elements one worker needs: accumulators, scores, states, two widened tiles, four lists of addresses."""
-    return rows * (width + STRIDE + 2) + 2 * TILE * width + 8 * TILE
+    return rows * (2 * width + STRIDE + 2) + 2 * TILE * width + 8 * TILE
 
 
 @kernel
 def workspace(p: Any, worker: Any, rows: Any) -> Any:
-    """Addresses of a worker's parts: accumulators, scores, states, wide K, wide V, K addresses, V addresses."""
+    """Addresses of a worker's parts: accumulators, scores, states, wide K and V, K and V addresses, queries."""
     width = p[at.WIDTH]
     acc = p[at.WORKSPACE] + worker * p[at.WORKSPACE_FLOATS] * 4
     scores = acc + rows * width * 4
@@ -48,7 +46,8 @@ def workspace(p: Any, worker: Any, rows: Any) -> Any:
     wide_v = wide_k + TILE * width * 4
     k_rows = wide_v + TILE * width * 4
     v_rows = k_rows + TILE * 8
-    return acc, scores, v_rows + 3 * TILE * 8, wide_k, wide_v, k_rows, v_rows
+    states = v_rows + 3 * TILE * 8
+    return acc, scores, states, wide_k, wide_v, k_rows, v_rows, states + rows * 8
 
 
 @kernel
@@ -80,7 +79,9 @@ def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_byte
 
 @kernel
 def widen_tile(kind: Any, addresses: Any, count: Any, target: Any, width: Any) -> Any:
-    """Copy the rows of a list to fp32 rows at `target` and point the list there."""
+    """Copy the rows of a list to fp32 rows at `target` and point the list there; rows in fp32 stay where they are."""
+    if is_wide(kind):
+        return
     rows = carray(pointer(addresses), (TILE,), np.int64)
     for i in range(count):
         widen_row(kind, rows[i], target + i * width * 4, width // LANES)
@@ -160,7 +161,8 @@ def add_tile(kind: Any, weights: Any, rows: Any, lists: Any, count: Any, acc: An
 @kernel
 def weigh_tile(p: Any, unit: Any, tile: Any, rows: Any, scores: Any, states: Any, softcap: Any) -> Any:
     """Scores of a tile to weights, row by row, under the causal and window limits. tile: (start, count)."""
-    group, window = p[at.GROUP], p[at.WINDOW]
+    group = p[at.GROUP]
+    window = p[at.WINDOW] if unit[at.FIRST_MEMBER] < 0 else np.int64(0)  # what is shared no window cuts
     for row in range(rows[0], rows[1]):
         position = unit[at.POSITION] + row // group
         target = scores + row * STRIDE * 4
@@ -172,8 +174,17 @@ def weigh_tile(p: Any, unit: Any, tile: Any, rows: Any, scores: Any, states: Any
 
 
 @kernel
-def reset_rows(acc: Any, states: Any, rows: Any, width: Any) -> Any:
-    """Rows that have seen no key: accumulators 0, maximum -inf, sum 0."""
+def start_rows(p: Any, unit: Any, head: Any, acc: Any, states: Any) -> Any:
+    """Rows that have seen no key (accumulators 0, maximum -inf, sum 0), or where a shared unit has left them."""
+    rows, width = unit[at.COUNT] * p[at.GROUP], p[at.WIDTH]
+    if unit[at.SHARED] >= 0 and unit[at.FIRST_MEMBER] < 0:
+        counter = p[at.COUNTERS] + shared_counter(p, unit, head) * 8
+        while observe(counter) == 0:  # its claimer came before us and waits for nobody, so this ends
+            pass
+        index = unit[at.PARTIAL] * p[at.KV_HEADS] + head
+        copy_floats(p[at.PARTIALS] + index * rows * width * 4, acc, rows * width)
+        copy_floats(p[at.PARTIAL_STATES] + index * rows * 8, states, rows * 2)
+        return
     accumulators = carray(pointer(acc), (rows * width,), np.float32)
     for i in range(rows * width):
         accumulators[i] = np.float32(0.0)
@@ -181,6 +192,20 @@ def reset_rows(acc: Any, states: Any, rows: Any, width: Any) -> Any:
     for row in range(rows):
         state[2 * row] = -INFINITY
         state[2 * row + 1] = np.float32(0.0)
+
+
+@kernel
+def find_queries(p: Any, unit: Any, head: Any, gathered: Any) -> Any:
+    """Address of the unit's query rows; those of a shared unit's members are first copied to one place."""
+    size = p[at.GROUP] * p[at.WIDTH]
+    start = p[at.QUERIES] + head * p[at.NUM_TOKENS] * size * 4
+    if unit[at.FIRST_MEMBER] < 0:
+        return start + unit[at.TOKEN] * size * 4
+    members = carray(pointer(p[at.MEMBERS]), (1 << 40, at.UNIT_FIELDS), np.int64)
+    for i in range(unit[at.COUNT]):
+        token = members[unit[at.FIRST_MEMBER] + i, at.TOKEN]
+        copy_floats(start + token * size * 4, gathered + i * size * 4, size)
+    return gathered
 
 
 @kernel
@@ -196,23 +221,22 @@ def prefetch_tile(lists: Any, count: Any, row_bytes: Any) -> Any:
 def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
     """One tile into the accumulators.
 
-    parts: the workspace's first five and the KV head; tile: (start, count, count of the next, bytes of a cache row);
-    lists: (K, V) row addresses of this tile and of the next.
+    parts: the workspace's first five and the address of the queries; tile: (start, count, count of the next, bytes of
+    a cache row); lists: (K, V) row addresses of this tile and of the next.
     """
-    acc, scores, states, wide_k, wide_v = parts[:5]
+    acc, scores, states, wide_k, wide_v, queries = parts
     (k_rows, v_rows), (next_k, next_v) = lists
     start, count, following, row_bytes = tile
     width, group = p[at.WIDTH], p[at.GROUP]
     rows = unit[at.COUNT] * group
     softcap = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SOFTCAP]
-    queries = p[at.QUERIES] + (parts[5] * p[at.NUM_TOKENS] + unit[at.TOKEN]) * group * width * 4
     hidden = max(start - unit[at.POSITION], 0) * group  # rows that precede every key of the tile
     span = (hidden // 4 * 4, rows)
     if rows > DIRECT_ROWS:
         widen_tile(kind, k_rows, count, wide_k, width)
-        widen_tile(kind, v_rows, count, wide_v, width)
         score_tile(INFINITY, queries, span, (k_rows, count), scores, width, (next_k, next_v, following, row_bytes))
         weigh_tile(p, unit, (start, count), span, scores, states, softcap)
+        widen_tile(kind, v_rows, count, wide_v, width)  # only now: both do not fit the first-level cache
         add_tile(INFINITY, scores, span, (v_rows, v_rows), count, acc, width)
     else:
         score_tile(kind, queries, span, (k_rows, count), scores, width, (next_k, 0, following, row_bytes))
@@ -221,88 +245,43 @@ def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any)
 
 
 @kernel
-def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: Any) -> Any:
-    """All keys of one unit into the accumulators and states of `parts` (see `workspace`)."""
-    acc, scores, states, wide_k, wide_v, k_rows, v_rows = parts
-    row_bytes = p[at.WIDTH] * element_bytes
-    reset_rows(acc, states, unit[at.COUNT] * p[at.GROUP], p[at.WIDTH])
-    table = carray(pointer(p[at.TABLES] + unit[at.ROW] * p[at.TABLE_STRIDE] * 4), (1 << 40,), np.int32)
-    begin, end = unit[at.BEGIN], unit[at.END]
+def visible_keys(p: Any, unit: Any) -> Any:
+    """First key, rounded down to a tile, and end of what a unit has to read. Empty for a split before the window."""
+    begin = unit[at.BEGIN]
     if p[at.WINDOW] > 0:
         begin = max(begin, (unit[at.POSITION] - p[at.WINDOW] + 1) // TILE * TILE)
-    if begin >= end:  # a split that lies before the window
-        return
+    return begin, max(begin, unit[at.END])
+
+
+@kernel
+def find_tile(p: Any, unit: Any, head: Any, start: Any, lists: Any, element_bytes: Any) -> Any:
+    """Row addresses of the unit's tile at `start`; returns how many keys it has."""
+    table = carray(pointer(p[at.TABLES] + unit[at.ROW] * p[at.TABLE_STRIDE] * 4), (1 << 40,), np.int32)
+    count = min(TILE, max(visible_keys(p, unit)[1] - start, 0))
+    find_rows(p, table, head, (start, count), lists, element_bytes)
+    return count
+
+
+@kernel
+def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
+    """All keys of one unit into the accumulators and states of `parts` (see `workspace`).
+
+    following: (unit, head) this worker does next, whose first tile is asked for while the last one here is computed.
+    """
+    acc, scores, states, wide_k, wide_v, k_rows, v_rows, gathered = parts
+    row_bytes = p[at.WIDTH] * element_bytes
+    start_rows(p, unit, head, acc, states)
+    queries = find_queries(p, unit, head, gathered)
+    begin, end = visible_keys(p, unit)
     this, ahead = (k_rows, v_rows), (k_rows + 2 * TILE * 8, v_rows + 2 * TILE * 8)
-    find_rows(p, table, head, (begin, min(TILE, end - begin)), this, element_bytes)
-    prefetch_tile(this, min(TILE, end - begin), row_bytes)
+    count = find_tile(p, unit, head, begin, this, element_bytes)
+    prefetch_tile(this, count, row_bytes)
     for start in range(begin, end, TILE):
-        count, following = min(TILE, end - start), min(TILE, max(end - start - TILE, 0))
-        find_rows(p, table, head, (start + TILE, following), ahead, element_bytes)
-        tile = (start, count, following, row_bytes)
-        attend_tile(p, unit, (acc, scores, states, wide_k, wide_v, head), kind, tile, (this, ahead))
-        this, ahead = ahead, this
-
-
-@kernel
-def write_rows(p: Any, unit: Any, head: Any, acc: Any, states: Any, out: Any) -> Any:
-    """Divide by the softmax sums and store the unit's rows (and their log-sum-exp) in the output's dtype."""
-    width, group, head_dim = p[at.WIDTH], p[at.GROUP], p[at.HEAD_DIM]
-    values = carray(pointer(acc), (1 << 40,), np.float32)
-    state = carray(pointer(states), (1 << 40,), np.float32)
-    lse = carray(pointer(p[at.LSE]), (1 << 40,), np.float32)
-    for row in range(unit[at.COUNT] * group):
-        token = unit[at.TOKEN] + row // group
-        query_head = head * group + row % group
-        total = state[2 * row + 1]
-        factor = np.float32(0.0) if total == 0 else np.float32(1.0) / total
-        target = token * p[at.OUT_STRIDE] + query_head * head_dim
-        for i in range(head_dim):
-            out[target + i] = narrowed(values[row * width + i] * factor, out[0])
-        if p[at.LSE] != 0:
-            lse[token * p[at.KV_HEADS] * group + query_head] = state[2 * row] + np.float32(math.log(total))
-
-
-@kernel
-def keep_partial(p: Any, unit: Any, head: Any, acc: Any, states: Any) -> Any:
-    """Save a split's accumulators and states for the merge."""
-    size = p[at.GROUP] * p[at.WIDTH]
-    index = unit[at.PARTIAL] * p[at.KV_HEADS] + head
-    source = carray(pointer(acc), (size,), np.float32)
-    target = carray(pointer(p[at.PARTIALS] + index * size * 4), (size,), np.float32)
-    for i in range(size):
-        target[i] = source[i]
-    state = carray(pointer(states), (2 * p[at.GROUP],), np.float32)
-    kept = carray(pointer(p[at.PARTIAL_STATES] + index * 2 * p[at.GROUP] * 4), (2 * p[at.GROUP],), np.float32)
-    for i in range(2 * p[at.GROUP]):
-        kept[i] = state[i]
-
-
-@kernel
-def merge_partials(p: Any, unit: Any, head: Any, parts: Any) -> Any:
-    """Combine all splits of a sequence in order of position, into the accumulators and states of `parts`."""
-    acc, scores, states = parts[0], parts[1], parts[2]
-    width, group, kv_heads = p[at.WIDTH], p[at.GROUP], p[at.KV_HEADS]
-    total = carray(pointer(acc), (group * width,), np.float32)
-    state = carray(pointer(states), (2 * group,), np.float32)
-    partials = carray(pointer(p[at.PARTIALS]), (1 << 40,), np.float32)
-    kept = carray(pointer(p[at.PARTIAL_STATES]), (1 << 40,), np.float32)
-    factor = carray(pointer(scores), (LANES,), np.float32)
-    for i in range(group * width):
-        total[i] = np.float32(0.0)
-    for g in range(group):
-        highest = -INFINITY
-        for part in range(unit[at.PARTS]):
-            index = (unit[at.FIRST_PARTIAL] + part) * kv_heads + head
-            highest = max(highest, kept[(index * group + g) * 2])
-        origin = np.float32(0.0) if highest == -INFINITY else highest
-        summed = np.float32(0.0)
-        for part in range(unit[at.PARTS]):
-            row = ((unit[at.FIRST_PARTIAL] + part) * kv_heads + head) * group + g
-            factor[0] = kept[row * 2] - origin
-            exp_row(scores, scores, 1)
-            weight = factor[0]
-            summed += kept[row * 2 + 1] * weight
-            for i in range(width):
-                total[g * width + i] += partials[row * width + i] * weight
-        state[2 * g] = highest
-        state[2 * g + 1] = summed
+        if start + TILE < end:
+            coming = find_tile(p, unit, head, start + TILE, ahead, element_bytes)
+        else:
+            begin_there = visible_keys(p, following[0])[0]
+            coming = find_tile(p, following[0], following[1], begin_there, ahead, element_bytes)
+        tile = (start, count, coming, row_bytes)
+        attend_tile(p, unit, (acc, scores, states, wide_k, wide_v, queries), kind, tile, (this, ahead))
+        this, ahead, count = ahead, this, coming

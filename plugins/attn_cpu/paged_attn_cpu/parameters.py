@@ -10,18 +10,18 @@ KV_HEADS, GROUP, HEAD_DIM, WIDTH, BLOCK_SIZE = range(5)  # WIDTH: head_dim round
 # scratch: fixed until it grows
 QUERIES, PARTIALS, PARTIAL_STATES, WORKSPACE, WORKSPACE_FLOATS, COUNTERS = range(5, 11)
 # the plan: fixed for a step
-NUM_TOKENS, NUM_PREPARE, NUM_UNITS, UNITS, SLOTS, TABLES, TABLE_STRIDE = range(11, 18)
-PLAN_FIELDS = slice(NUM_TOKENS, TABLE_STRIDE + 1)
+NUM_TOKENS, NUM_PREPARE, SLOTS, TABLES, TABLE_STRIDE, NUM_UNITS, UNITS, MEMBERS, NUM_MERGES = range(11, 20)
+PLAN_FIELDS = slice(NUM_TOKENS, NUM_MERGES + 1)
 # the layer
-Q, K, V, OUT, Q_STRIDE, K_STRIDE, V_STRIDE, OUT_STRIDE, CACHE, LSE, WINDOW, COS, SIN, HALF, CONSTANTS = range(18, 33)
+Q, K, V, OUT, Q_STRIDE, K_STRIDE, V_STRIDE, OUT_STRIDE, CACHE, LSE, WINDOW, COS, SIN, HALF, CONSTANTS = range(20, 35)
 LAYER_FIELDS = slice(Q, CONSTANTS + 1)
-NUM_PARAMETERS = 33
+NUM_PARAMETERS = 35
 
 SCALE, SOFTCAP = range(2)  # of the float32 array at CONSTANTS; softcap 0 = none
 
-# counters: int64, all zero when a call starts
+# counters: int64, all zero when a call starts; behind the merges' come those of the shared units
 NEXT_PREPARE, PREPARED, NEXT_UNIT, WORKERS, FIRST_MERGE = range(5)
 
 # one unit of attention work, int64 each (see planning.py)
-ROW, TOKEN, COUNT, POSITION, BEGIN, END, PARTIAL, FIRST_PARTIAL, PARTS, MERGE = range(10)
-UNIT_FIELDS = 10
+ROW, TOKEN, COUNT, POSITION, BEGIN, END, PARTIAL, FIRST_PARTIAL, PARTS, MERGE, FIRST_MEMBER, SHARED = range(12)
+UNIT_FIELDS = 12
