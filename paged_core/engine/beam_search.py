@@ -149,7 +149,7 @@ class BeamSearch:
         """Finish reason and stop reason, if the beam ends with its last token."""
         assert beam.link is not None
         token = beam.link.token
-        if token in self._ends and self._length > self._params.min_tokens:
+        if token in self._ends:  # before min_tokens it is no candidate
             return "stop", token if token in self._stop_ids else None
         if beam.text is not None and beam.text.push([token]):
             return "stop", beam.text.stop_reason

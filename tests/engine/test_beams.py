@@ -195,28 +195,54 @@ def test_a_stop_string_ends_a_beam_and_the_others_go_on(plugins, drain):
     assert first.score > second.score
 
 
-def test_penalties_follow_the_beam_not_the_row(plugins, drain):
-    """The frequency penalty of a beam counts its own tokens, though rows are taken over from other beams."""
-    table = steps({A: 0.5, B: 0.3, 67: 0.2})
+@pytest.mark.parametrize("probabilities", [{A: 0.5, B: 0.3, 67: 0.2}, {EOS: 0.4, A: 0.3, B: 0.2, 67: 0.1}])
+def test_penalties_follow_the_beam_not_the_row(plugins, drain, probabilities):
+    """The frequency penalty of a beam counts its own tokens, though rows are taken over from other beams, and though
+    the best token of a beam that goes on was an end token: that one was another hypothesis' token."""
+    raw = {token: np.log(p) for token, p in probabilities.items()}
 
     def plain(width, length, penalty):
-        raw = {A: np.log(0.5), B: np.log(0.3), 67: np.log(0.2)}
-        running = [(0.0, [])]
+        running, finished = [(0.0, [])], []
         for _ in range(length):
             grown = []
             for cumulative, tokens in running:
                 logits = {token: value - penalty * tokens.count(token) for token, value in raw.items()}
                 norm = np.logaddexp.reduce(list(logits.values()))
                 grown += [(cumulative + value - norm, [*tokens, token]) for token, value in logits.items()]
-            running = sorted(grown, key=lambda one: -one[0])[:width]
-        return running
+            grown.sort(key=lambda one: -one[0])
+            finished += [one for one in grown[:width] if one[1][-1] == EOS]
+            running = [one for one in grown if one[1][-1] != EOS][:width]
+        return sorted(finished + running, key=lambda one: -one[0])[:width]
 
-    engine = by_table(plugins, table)
-    engine.add_request("r", [1, 2], beams(3, 6, frequency_penalty=1.5, length_penalty=0.0))
+    engine = by_table(plugins, steps(probabilities))
+    params = beams(3, 6, frequency_penalty=1.5, length_penalty=0.0, ignore_eos=False, early_stopping="never")
+    engine.add_request("r", [1, 2], params)
     outputs = drain(engine)["r"].outputs
     want = plain(3, 6, 1.5)
     assert [one.score for one in outputs] == pytest.approx([cumulative for cumulative, _ in want], rel=1e-5)
     assert sorted(outputs[0].token_ids) == sorted(want[0][1])
+
+
+def test_fewer_beams_run_on_when_stop_strings_leave_fewer(plugins, drain):
+    """In the third step only B can be sampled, and it completes the first beam's stop string: two of three go on."""
+    table = logits_by_output([{A: -1.0, 67: -1.1, 68: -1.2}, {A: 0.0}, {B: 0.0}], default=-float("inf"))
+    engine = by_table(plugins, table)
+    engine.add_request("r", [1, 2], beams(3, 5, stop="AAB"))
+    outputs = drain(engine)["r"].outputs
+    assert sorted((one.text, one.finish_reason) for one in outputs) == [
+        ("", "stop"),
+        ("CABBB", "length"),
+        ("DABBB", "length"),
+    ]
+
+
+def test_an_end_behind_the_best_width_continuations_is_no_hypothesis(plugins, drain):
+    """B EOS is third of four at width 2: it neither runs on nor is it finished, though it beats what follows."""
+    table = steps({A: 0.55, B: 0.45}, {EOS: 0.48, 67: 0.47}, {68: 0.4, 69: 0.3, 70: 0.3})
+    engine = by_table(plugins, table)
+    params = beams(2, 3, ignore_eos=False, length_penalty=0.0, early_stopping="never")
+    engine.add_request("r", [1, 2], params)
+    assert [one.token_ids for one in drain(engine)["r"].outputs] == [[A, EOS], [A, 67, 68]]
 
 
 @pytest.mark.parametrize("num_logprobs", [0, 3])
@@ -386,7 +412,14 @@ def test_nothing_of_a_search_stays_behind(shadow, drain):
     engine = build_engine(executor, EngineShape(tokenizer=ByteTokenizer()))
     for i in range(20):
         engine.add_request(str(i), list(b"again and again"[: 3 + i % 9]), beams(1 + i % 5, 6))
+    engine.step()
+    engine.abort([str(i) for i in range(0, 20, 3)])
     drain(engine)
+    for _ in range(4):
+        engine.add_request("aborted", list(b"half way"), beams(4, 30))
+        for _ in range(3):
+            engine.step()
+        engine.abort(["aborted"])
     books = engine._ledger.beams
     assert not books
     assert not books._running
