@@ -145,7 +145,7 @@ class PagedAllocator(Allocator):
         num_fresh = max(0, last - length)
         if num_fresh + copies_first > self.pool.num_free:
             return None
-        copies = self._make_writable(row, first) if copies_first else []
+        copies = self._make_writable(row, first) if first < length else []
         if num_fresh:
             self.tables[row, length:last] = [self.pool.allocate() for _ in range(num_fresh)]
             self.lengths[row] = last

@@ -110,11 +110,8 @@ class PublishesUnwritten(Smug):
 class FullPromptHit(Smug):
     """A prompt that is cached to its end is hit to its end."""
 
-    def find_hits(self, seq: Sequence) -> list[int]:
-        if self.keys is None or seq.cold:
-            return []
-        limit = seq.num_tokens // self.block_size
-        return self.pool.hits(self.keys.chain(seq, limit), limit)
+    def find_blocks(self, seq: Sequence, limit: int) -> list[int]:
+        return super().find_blocks(seq, seq.num_tokens // self.block_size)
 
 
 class HitsCold(Smug):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 BLOCKS, PREFIX, SWAP = (f"test_allocator{part}.py::" for part in ("", "_prefix", "_swap"))
+PARTIAL = "test_allocator_partial.py::"
 SCRATCH, PLANS = "test_allocator_scratch.py::", "test_allocator_plans.py::"
 TRACES = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
 COST = "test_cost.py::"
@@ -43,6 +44,19 @@ PLANS_CAUGHT_BY = {
     "alloc_probes_again": COST + "test_decoding_with_this_allocator_calls_no_hook",
 }
 
+PARTIAL_CAUGHT_BY = {
+    "alloc_writes_source": PARTIAL + "test_the_source_of_a_copy_stays_what_it_was",
+    "alloc_claims_too_much": PARTIAL + "test_a_prompt_that_parts_inside_a_block_hits_up_to_there",
+    "alloc_takes_any_sibling": PARTIAL + "test_the_longest_of_many_beginnings_is_taken",
+    "alloc_forgets_whose": PARTIAL + "test_beginnings_are_shared_with_nobody_else",
+    "alloc_lets_go_at_once": PARTIAL + "test_a_source_is_not_handed_out_in_the_step_that_copies_it",
+    "alloc_keeps_source": PARTIAL + "test_a_source_is_let_go_with_the_sequence_that_copied_it",
+    "alloc_borrows_everything": PARTIAL + "test_a_prompt_that_fills_the_pool_still_fits_when_a_part_of_it_is_cached",
+    "alloc_uncharged_copies": PARTIAL + "test_a_scratch_counts_the_copy_and_its_source",
+    "alloc_never_borrows": PARTIAL + "test_of_a_cached_prompt_only_the_last_token_is_computed",
+    "alloc_borrows_cold": PARTIAL + "test_beginnings_are_shared_with_nobody_else",
+}
+
 
 def test_every_broken_allocator_is_caught(harness) -> None:
     harness.assert_all_die("alloc", "alloc_mutants", CAUGHT_BY, healthy="alloc_cow")
@@ -50,6 +64,10 @@ def test_every_broken_allocator_is_caught(harness) -> None:
 
 def test_every_broken_scratch_and_every_costly_step_is_caught(harness) -> None:
     harness.assert_all_die("alloc", "alloc_plan_mutants", PLANS_CAUGHT_BY, healthy="alloc_cow")
+
+
+def test_every_broken_hit_inside_a_block_is_caught(harness) -> None:
+    harness.assert_all_die("alloc", "alloc_partial_mutants", PARTIAL_CAUGHT_BY, healthy="alloc_cow")
 
 
 def test_any_trace_alone_finds_what_no_scenario_names(harness) -> None:
