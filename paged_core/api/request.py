@@ -87,7 +87,7 @@ class Sequence:
 
     `parent` and `divergence` record the fork tree: this branch shares its first `divergence` tokens with `parent`.
     They survive preemption, so that a restore computes each shared span once (design 4b.4). `cold` sequences take no
-    prefix hits: their prompt log-probabilities still have to be computed (design 4b.8).
+    prefix hits: their prompt log-probabilities still have to be computed (design 4b.8), or the request wants none.
     """
 
     __slots__ = ("__weakref__", "cold", "divergence", "finish_reason", "index", "parent", "request", "row", "rows")
@@ -99,7 +99,7 @@ class Sequence:
         self.rows: Rows | None = None
         self.parent: Sequence | None = None
         self.divergence = 0
-        self.cold = request.params.prompt_logprobs is not None
+        self.cold = request.params.prompt_logprobs is not None or bool(request.params.skip_reading_prefix_cache)
         self.finish_reason: str | None = None
 
     def bind(self, rows: Rows, row: int) -> None:

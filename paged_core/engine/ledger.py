@@ -54,7 +54,7 @@ class Ledger:
         self.queues = Queues(rows)
         self.branches = Branches(self.queues, allocator)
         self.beams = Beams(self.queues, allocator, self.branches)
-        self.prefixes = SharedPrefixes(allocator)
+        self.prefixes = SharedPrefixes(allocator, rows)
         self.token_budget, self.max_num_seqs = limits
         self.step = 0
         self.num_preemptions = {"swap": 0, "recompute": 0}
@@ -225,7 +225,7 @@ class Ledger:
         self.beams.admitted(group)
         if params.prompt_logprobs is not None:
             self.prompt_due[seq.row] = 1
-            seq.cold = len(group.request.prompt_token_ids) > 1
+            seq.cold = len(group.request.prompt_token_ids) > 1 or bool(params.skip_reading_prefix_cache)
         moves.started.append(self._row_start(seq))
         self.num_cached[group.id] = self._open(group)
 
@@ -287,7 +287,7 @@ class Ledger:
         self.prompt_due[row] = upto
         if upto >= len(seq.request.prompt_token_ids):
             del self.prompt_due[row]
-            seq.cold = False
+            seq.cold = bool(seq.request.params.skip_reading_prefix_cache)
 
     def _remove(self, group: Group) -> None:
         rows = self.queues.remove(group)

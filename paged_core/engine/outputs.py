@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
-from paged_core.api.output import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from paged_core.api.output import CompletionOutput, RequestMetrics, RequestOutput
+from paged_core.api.output_kind import RequestOutputKind
 from paged_core.engine.detokenize import Detokenizer
+from paged_core.engine.logprobs import LogprobWriter
 from paged_core.engine.stops import StopChecker
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from paged_core.api.loader import Tokenizer
     from paged_core.api.request import Group, Request
     from paged_core.engine.beam_search import Hypothesis
+    from paged_core.engine.logprobs import LogprobList
 
 
 class BranchText:
@@ -25,15 +28,22 @@ class BranchText:
 
     def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
         params = request.params
+        writer = LogprobWriter(tokenizer, flat=params.flat_logprobs, ranked=params.logprob_token_ids is None)
         self.text = ""
         self.cumulative_logprob: float | None = None
         self.score: float | None = None
-        self.logprobs: list[dict[int, Logprob]] | None = None if params.logprobs is None else []
+        self.logprobs: LogprobList | None = None if params.logprobs is None else writer.new_list()
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.token_ids: list[int] = []
         self._params = params
-        self._tokenizer = tokenizer
+        self._writer = writer
+        self._shown: tuple[int, int, int, str | None] = (
+            0,
+            0,
+            0,
+            None,
+        )  # what deltas gave out of text, tokens, logprobs
         self._detokenizer: Detokenizer | None = None
         if params.detokenize:
             self._detokenizer = Detokenizer(tokenizer, request.prompt_token_ids, params.skip_special_tokens)
@@ -48,7 +58,7 @@ class BranchText:
         """A branch of its own that has seen what this one has."""
         twin = copy.copy(self)
         twin.token_ids = list(self.token_ids)
-        twin.logprobs = None if self.logprobs is None else list(self.logprobs)
+        twin.logprobs = None if self.logprobs is None else self.logprobs[:]
         twin._detokenizer = None if self._detokenizer is None else self._detokenizer.fork()
         twin._stops = self._stops.fork()
         return twin
@@ -78,17 +88,28 @@ class BranchText:
         logprob = float(top.chosen[0])
         self.cumulative_logprob = (self.cumulative_logprob or 0.0) + logprob
         if self.logprobs is not None:
-            self.logprobs.append(logprob_entry(top, 0, token, self._tokenizer))
+            self._writer.append(self.logprobs, top, 0, token)
 
     def snapshot(self, index: int) -> CompletionOutput:
         """What the user sees now."""
-        logprobs = None if self.logprobs is None else list(self.logprobs)
+        return self._output(index, 0, 0, 0)
+
+    def delta(self, index: int) -> CompletionOutput | None:
+        """What is new since the delta before; None when nothing is."""
+        shown = (len(self.text), len(self.token_ids), len(self.logprobs or ()), self.finish_reason)
+        if shown == self._shown:
+            return None
+        before, self._shown = self._shown, shown
+        return self._output(index, *before[:3])
+
+    def _output(self, index: int, text: int, tokens: int, logprobs: int) -> CompletionOutput:
+        """From these characters, tokens and log-probabilities on."""
         return CompletionOutput(
             index,
-            self.text,
-            list(self.token_ids),
+            self.text[text:],
+            self.token_ids[tokens:],
             self.cumulative_logprob,
-            logprobs,
+            None if self.logprobs is None else self.logprobs[logprobs:],
             self.finish_reason,
             self.stop_reason,
             self.score,
@@ -110,14 +131,17 @@ class Answer:
         params = group.request.params
         self.group = group
         # Which branches are kept is known at the end only.
-        self.stream = stream and not params.ranked and not params.use_beam_search
+        whole = params.ranked or params.use_beam_search or params.output_kind is RequestOutputKind.FINAL_ONLY
+        self.stream = stream and not whole
         self.watched = self.stream or bool(params.stop) or params.logprobs is not None or params.ranked
+        self._prompt_writer = LogprobWriter(tokenizer, flat=params.flat_logprobs, ranked=True)
         self.branches = [BranchText(group.request, tokenizer) for _ in range(params.num_sequences)]
-        self.metrics = RequestMetrics(arrival_time=group.arrival)
+        self.metrics = RequestMetrics(group.arrival, num_prompt_tokens=len(group.request.prompt_token_ids))
         self.error: str | None = None
-        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.prompt_logprobs: LogprobList | None = None
         if params.prompt_logprobs is not None:
-            self.prompt_logprobs = [None]
+            self.prompt_logprobs = self._prompt_writer.new_prompt_list()
+        self._prompt_shown = False
         self._tokenizer = tokenizer
 
     def take_beams(self, hypotheses: list[Hypothesis]) -> None:
@@ -141,7 +165,7 @@ class Answer:
         ids = self.group.request.prompt_token_ids
         for i in range(len(top.chosen)):
             if first + i == len(self.prompt_logprobs):
-                self.prompt_logprobs.append(logprob_entry(top, i, ids[first + i], self._tokenizer))
+                self._prompt_writer.append(self.prompt_logprobs, top, i, ids[first + i])
 
     def output(self, *, finished: bool) -> RequestOutput:
         """The answer as it stands."""
@@ -149,17 +173,32 @@ class Answer:
         metrics = self.metrics
         metrics.first_scheduled_time = self.group.first_scheduled
         metrics.num_preemptions = self.group.num_preemptions
+        lengths = [branch.num_pushed for branch in self.branches]
+        metrics.num_generation_tokens, metrics.longest_output = sum(lengths), max(lengths, default=0)
         return RequestOutput(
             request_id=request.id,
             prompt=request.prompt,
             prompt_token_ids=list(request.prompt_token_ids),
-            outputs=[branch.snapshot(i) for i, branch in enumerate(self._kept())],
+            outputs=self._completions(),
             finished=finished,
-            prompt_logprobs=self.prompt_logprobs,
+            prompt_logprobs=self._prompt_part(),
             metrics=metrics,
             num_cached_tokens=metrics.num_cached_tokens,
             error=self.error,
         )
+
+    def _completions(self) -> list[CompletionOutput]:
+        if self.group.request.params.output_kind is not RequestOutputKind.DELTA:
+            return [branch.snapshot(i) for i, branch in enumerate(self._kept())]
+        deltas = (branch.delta(i) for i, branch in enumerate(self._kept()))
+        return [delta for delta in deltas if delta is not None]
+
+    def _prompt_part(self) -> LogprobList | None:
+        """The prompt's log-probabilities; with DELTA once."""
+        if self.group.request.params.output_kind is RequestOutputKind.DELTA and self._prompt_shown:
+            return None
+        self._prompt_shown = True
+        return self.prompt_logprobs
 
     def _kept(self) -> list[BranchText]:
         params = self.group.request.params
@@ -167,16 +206,3 @@ class Answer:
             return self.branches
         ranking = sorted(self.branches, key=lambda branch: -(branch.cumulative_logprob or 0.0))
         return ranking[: params.n]
-
-
-def logprob_entry(top: TopLogprobs, i: int, token: int, tokenizer: Tokenizer) -> dict[int, Logprob]:
-    """Row `i` as vLLM shows it: the token itself, then the best k, by id. Masked (infinite) values read -9999."""
-    entry = {token: _logprob(float(top.chosen[i]), int(top.rank[i]), token, tokenizer)}
-    for rank, (other, value) in enumerate(zip(top.token_ids[i], top.logprobs[i], strict=True), start=1):
-        if int(other) not in entry:
-            entry[int(other)] = _logprob(float(value), rank, int(other), tokenizer)
-    return entry
-
-
-def _logprob(value: float, rank: int, token: int, tokenizer: Tokenizer) -> Logprob:
-    return Logprob(max(value, -9999.0), rank, tokenizer.token_text(token))
