@@ -31,6 +31,10 @@ _NEEDS = {
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, [], {})
 
 
+_DRAWS_ONLY = ("logprob_token_ids", "repetition_detection")
+"""What beams, which are chosen among candidates, cannot have."""
+
+
 def own_params(params: SamplingParams, facts: EngineConfig) -> SamplingParams:
     """The engine's own copy of a request's parameters, with -1 resolved to the size of the vocabulary.
 
@@ -44,6 +48,9 @@ def own_params(params: SamplingParams, facts: EngineConfig) -> SamplingParams:
     own.prompt_logprobs = _num_logprobs("prompt_logprobs", params.prompt_logprobs, facts)
     if params.logprob_token_ids is not None:
         own.logprobs = 0
+    for name in _DRAWS_ONLY if params.use_beam_search else ():
+        if getattr(params, name) is not None:
+            raise RequestError(f"{name} does not go with use_beam_search", name)
     if params.ranked and facts.logprobs_mode.endswith("_logits"):
         raise RequestError(f"best_of ranks by log-probability; this engine reports {facts.logprobs_mode}", "best_of")
     for processor in own.logits_processors or ():
