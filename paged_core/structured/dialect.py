@@ -12,8 +12,11 @@ from typing import Any
 from paged_core.api.json_schema import children
 
 FORMATS = frozenset(
-    ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid")
-    + ("uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer")
+    re.split(
+        r"\s+",
+        "date date-time time duration email hostname ipv4 ipv6 uuid uri uri-reference uri-template json-pointer "
+        "relative-json-pointer",
+    )
 )
 """Formats that xgrammar enforces."""
 
@@ -62,7 +65,7 @@ def beyond_xgrammar(kind: str, text: str) -> str:
 
 def _ignored(schema: dict[str, Any]) -> str:
     for key in _IGNORED:
-        if key in schema and schema[key] is not False:
+        if key in schema and (key, schema[key]) != ("uniqueItems", False):
             return f"xgrammar does not enforce {key}"
     if len(schema.get("allOf", [])) > 1:
         return "xgrammar does not enforce allOf"
@@ -79,7 +82,7 @@ def _ignored(schema: dict[str, Any]) -> str:
     if set(schema.get("required", [])) - set(schema.get("properties", {})):
         return "xgrammar does not enforce required properties that properties does not name"
     for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
-        if schema.get("type") == "integer" and abs(schema.get(key, 0)) >= _LARGEST:
+        if "integer" in schema.get("type", ()) and abs(schema.get(key, 0)) > _LARGEST:
             return f"xgrammar has no integers as large as this {key}"
     return ""
 

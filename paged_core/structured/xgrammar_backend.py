@@ -44,6 +44,8 @@ class XGrammar:
         except MemoryError:
             raise
         except Exception as error:  # the bindings raise RuntimeError, ValueError and kinds of their own
+            if "bad_alloc" in str(error):
+                raise MemoryError from error
             raise GrammarError(_WHERE.sub("", str(error).strip()).splitlines()[0][:300]) from error
 
     def load(self, spec: GrammarSpec, payload: bytes) -> _Grammar:
