@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paged_core.api.params import SamplingParams
+from paged_core.testing.build import EngineShape, build_engine, default_plugins
 from paged_core.testing.seams import PreemptNow
+from paged_core.testing.shadow import ShadowExecutor
 
 PROMPTS = [
     [65],
@@ -20,40 +24,108 @@ PROMPTS = [
 ]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
+KINDS = {  # every kind of request goes through the whole matrix: enter a new one here
+    "greedy": SamplingParams(temperature=0, max_tokens=9, ignore_eos=True),
+    "drawn": SamplingParams(temperature=1, seed=5, max_tokens=9, ignore_eos=True),
+    "three": SamplingParams(temperature=1, seed=7, n=3, max_tokens=7, ignore_eos=True),
+    "beams": SamplingParams(temperature=0, use_beam_search=True, beam_width=3, n=2, max_tokens=6),
+}
+MIXES = {  # batch mate by batch mate: (kind, prompt)
+    "alone": [("three", PROMPTS[6])],
+    "one prompt": [(kind, PROMPTS[5]) for kind in KINDS],
+    "parting": [
+        ("greedy", list(b"one two three four")),
+        ("three", list(b"one two three five!")),
+        ("beams", list(b"one two seven")),
+        ("drawn", list(b"one two three")),
+    ],
+    "lengths": [("greedy", PROMPTS[0]), ("three", PROMPTS[1]), ("drawn", PROMPTS[6]), ("beams", PROMPTS[3])],
+}
+WARMTH = ("off", "cold", "warm")
 
-@pytest.mark.parametrize("block_size", [1, 2, 3, 4, 16, 64])
-@pytest.mark.parametrize("prefix_cache", [True, False])
-@pytest.mark.parametrize("token_budget", [8, 11, 64])
-def test_any_block_size_cache_and_chunking_gives_the_cold_tokens(
-    shadow, cold, drain, block_size, prefix_cache, token_budget
-):
-    engine = shadow(block_size=block_size, prefix_cache=prefix_cache, token_budget=token_budget, num_blocks=256)
-    for warm in range(2):
-        for i, prompt in enumerate(PROMPTS):
-            engine.add_request(f"{warm}-{i}", prompt, GREEDY)
-        outputs = drain(engine)
-        for i, prompt in enumerate(PROMPTS):
-            assert outputs[f"{warm}-{i}"].outputs[0].token_ids == cold(prompt, 12)
-    hits = engine.stats().blocks.prefix_hits
-    assert (hits > 0) == (prefix_cache and block_size < 26)
+
+def branches(output):
+    """What a request answered: the tokens of each of its sequences."""
+    return [one.token_ids for one in output.outputs]
 
 
-@pytest.mark.parametrize("preempt", ["preempt_recompute", "preempt_swap"])
-@pytest.mark.parametrize("at", range(1, 14))
-def test_preempted_at_every_step_gives_the_cold_tokens(shadow, cold, drain, preempt, at):
-    forced = {}
+@cache
+def expected(kind, prompt):
+    """The answer of a request alone on a fresh engine: prefix cache off, ample pool, nothing cut or preempted."""
+    engine = build_engine(ShadowExecutor(4), EngineShape(prefix_cache=False, num_blocks=256), plugins=default_plugins())
+    engine.add_request("r", list(prompt), KINDS[kind])
+    while engine.has_unfinished:
+        outputs = engine.step()
+    return branches(outputs[0])
 
-    def when(step, group):
-        return step == at and group.id == "victim" and forced.setdefault("step", step) == step
 
-    engine = shadow(wrap=lambda inner: PreemptNow(inner, when), preempt=preempt, token_budget=16)
-    engine.add_request("victim", PROMPTS[6], GREEDY)
-    engine.add_request("mate", PROMPTS[3], GREEDY)
+class Once:
+    """Preempts one running request of its choice at one step."""
+
+    def __init__(self):
+        self.at, self.victim, self.num_forced = None, None, 0
+
+    def arm(self, at, victim):
+        self.at, self.victim = at, victim
+
+    def __call__(self, step, group):
+        hit = self.at is not None and step >= self.at and group.id == self.victim
+        if hit:
+            self.at = None
+            self.num_forced += 1
+        return hit
+
+
+def play(engine, drain, mix, name, stream):
+    """The answers of one batch; with `stream` every second request is streamed and its last output compared."""
+    for i, (kind, prompt) in enumerate(mix):
+        streams = stream and i % 2 == 0 and kind != "beams"
+        engine.add_request(f"{name}{i}", prompt, KINDS[kind], stream=streams)
     outputs = drain(engine)
-    assert outputs["victim"].outputs[0].token_ids == cold(PROMPTS[6], 12)
-    assert outputs["mate"].outputs[0].token_ids == cold(PROMPTS[3], 12)
-    mode = preempt.removeprefix("preempt_")
-    assert engine.stats().preemptions[mode] == (1 if forced else 0)
+    for i, (kind, prompt) in enumerate(mix):
+        assert branches(outputs[f"{name}{i}"]) == expected(kind, tuple(prompt)), f"{kind} {bytes(prompt)}"
+
+
+@pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
+@pytest.mark.parametrize("block_size", [1, 3, 4, 16, 64])
+@pytest.mark.parametrize("warmth", WARMTH)
+@pytest.mark.parametrize("token_budget", [11, 64])
+def test_any_block_size_mix_cache_and_chunking_gives_the_tokens_of_a_request_alone(
+    shadow, drain, alloc, block_size, warmth, token_budget
+):
+    for mix in MIXES.values():
+        engine = shadow(
+            alloc=alloc, block_size=block_size, prefix_cache=warmth != "off", token_budget=token_budget,
+            max_num_seqs=11, num_blocks=256,
+        )  # fmt: skip
+        for name in ("first", "second") if warmth == "warm" else ("only",):
+            play(engine, drain, mix, name, stream=token_budget == 11)
+        hits = engine.stats().blocks.prefix_hits
+        assert warmth != "off" or hits == 0
+        assert warmth != "warm" or block_size > 8 or hits > 0
+
+
+@pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
+@pytest.mark.parametrize("preempt", ["preempt_recompute", "preempt_swap"])
+@pytest.mark.parametrize("block_size", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 16))])
+@pytest.mark.parametrize("warmth", WARMTH)
+@pytest.mark.parametrize("token_budget", [11, 64])
+@pytest.mark.parametrize("mix", ["one prompt", "parting", "lengths"])
+def test_preempted_at_every_step_gives_the_tokens_of_a_request_alone(
+    shadow, drain, alloc, preempt, block_size, warmth, token_budget, mix
+):
+    """Each member of the batch in turn is the victim; together they meet every step."""
+    when = Once()
+    for at in range(1, 13):
+        engine = shadow(
+            wrap=lambda inner: PreemptNow(inner, when), alloc=alloc, preempt=preempt, block_size=block_size,
+            prefix_cache=warmth != "off", token_budget=token_budget, max_num_seqs=11, num_blocks=256,
+        )  # fmt: skip
+        if warmth == "warm":
+            play(engine, drain, MIXES[mix], "first", stream=False)
+        when.arm(engine.stats().num_steps + at, f"r{at % len(MIXES[mix])}")
+        play(engine, drain, MIXES[mix], "r", stream=at % 2 == 0)
+    assert when.num_forced >= 6
 
 
 def test_swap_without_host_room_degrades_to_recompute_and_says_so_once(shadow, cold, drain, caplog):
