@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from paged_core.api.output import RequestMetrics, RequestOutput
     from paged_core.engine.config import EngineConfig
-    from paged_core.engine.metrics import EngineStats
+    from paged_core.engine.metrics import EngineStats, Quantiles
 
 _IMPORTED_AT = time.monotonic()
 
@@ -83,16 +83,37 @@ def timing_rows(before_s: float, phases: Mapping[str, float], first_token_s: flo
 
 
 def stats_rows(stats: EngineStats) -> list[tuple[str, str]]:
-    """The engine's counts since it started."""
-    blocks = stats.blocks
-    modes = ", ".join(f"{count} by {mode}" for mode, count in stats.preemptions.items() if count) or "none"
-    reasons = ", ".join(f"{count} {reason}" for reason, count in stats.finished.items()) or "none"
+    """What the engine did since it started."""
+    blocks, pool = stats.blocks, stats.pool
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.finished.items()) or "none"
+    modes = ", ".join(f"{count:,} by {mode}" for mode, count in stats.preemptions.items() if count) or "none"
+    found = f" ({blocks.prefix_hits / blocks.prefix_queries:.1%})" if blocks.prefix_queries else ""
+    tokens = f"{stats.num_prompt:,} of prompts, {stats.num_generated:,} generated, {stats.num_computed:,} computed"
+    used = f"{pool.peak_blocks:,} of {blocks.total:,} at most ({pool.peak_blocks / max(1, blocks.total):.1%})"
+    saved = f"{pool.saved_share:.1%} on average, {pool.peak_saved_blocks:,} at most ({pool.peak_saved_share:.1%})"
     return [
-        ("steps", f"{stats.num_steps:,}"),
-        ("tokens", f"{stats.num_computed:,} computed, {stats.num_generated:,} generated"),
-        ("finished", reasons),
-        ("preemptions", modes),
-        ("blocks", f"{blocks.total:,} in all, {stats.peak_blocks:,} at most in use, {blocks.cached_free:,} cached"),
-        ("prefix cache", f"{blocks.prefix_hits:,} of {blocks.prefix_queries:,} tokens found"),
+        ("answers", reasons),
+        ("tokens", tokens),
+        ("speed", _speed(stats)),
+        ("TTFT", _milliseconds(stats.ttft)),
+        ("TPOT", _milliseconds(stats.tpot)),
+        ("KV blocks", f"{used}, {pool.mean_blocks:,.1f} on average"),
+        ("saved by sharing", f"{saved} of the blocks it would take without"),
+        ("empty slots", f"{pool.waste_share:.1%} of the sequences' slots, on average"),
+        ("prefix cache", f"{blocks.prefix_hits:,} of {blocks.prefix_queries:,} tokens found{found}"),
         ("copies", f"{blocks.num_copies:,} blocks copied on write, {blocks.num_evictions:,} cached ones overwritten"),
+        ("preemptions", modes),
     ]
+
+
+def _speed(stats: EngineStats) -> str:
+    steps = f"{stats.num_steps:,} steps"
+    if not stats.busy_s:
+        return steps
+    return f"{stats.num_generated / stats.busy_s:,.1f} tokens/s generated, in {steps} of {stats.busy_s:,.2f} s together"
+
+
+def _milliseconds(quantiles: Quantiles | None) -> str:
+    if quantiles is None:
+        return "unknown"
+    return f"{1000 * quantiles.p50:,.1f} ms median, {1000 * quantiles.p95:,.1f} ms at the 95th percentile"

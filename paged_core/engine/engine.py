@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.params import SamplingParams
+from paged_core.engine.accounts import Accounts
 from paged_core.engine.compiling import Arrival, Compiling
 from paged_core.engine.emitter import Emitter
 from paged_core.engine.intake import Intake
@@ -50,7 +51,7 @@ class Engine:
         self._compiling = Compiling(tokenizer, facts)
         self._emitter = Emitter(self._ledger, tokenizer, tokenizer.eos_token_ids)
         self._deadlines: dict[str, float] = {}
-        self._num_computed = self._peak_blocks = 0
+        self._accounts = Accounts()
         self._idle_since: float | None = None
         self._dead: BaseException | None = None
 
@@ -129,7 +130,9 @@ class Engine:
         self._clock.advance(result.elapsed_s)
         self._ledger.commit(plan, result)
         self._account(plan.num_tokens)
-        return outputs + self._done(self._emitter.emit(plan, result, self._clock.now()))
+        outputs += self._done(self._emitter.emit(plan, result, self._clock.now()))
+        self._accounts.busy_s += self._clock.now() - view.now
+        return outputs
 
     def _expire(self) -> list[RequestOutput]:
         if not self._deadlines:
@@ -172,8 +175,7 @@ class Engine:
 
     def _account(self, num_tokens: int) -> None:
         self._idle_since = None
-        self._num_computed += num_tokens
-        self._peak_blocks = max(self._peak_blocks, self._ledger.allocator.stats().used)
+        self._accounts.step(num_tokens, self._ledger.allocator.stats())
         if self.facts.audit:
             self._ledger.allocator.check()
 
@@ -191,24 +193,32 @@ class Engine:
         for output in outputs:
             if output.finished:
                 self._deadlines.pop(output.request_id, None)
+                assert output.metrics is not None
+                self._accounts.finished(output.metrics)
         return outputs
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
     def stats(self) -> EngineStats:
         """The engine's inside now."""
-        queues = self._ledger.queues
+        queues, accounts = self._ledger.queues, self._accounts
+        pool = accounts.pool(self.facts.block_size)
         return EngineStats(
             num_running=len(queues.running),
             num_waiting=len(queues.waiting) + len(self._compiling),
             num_preempted=len(queues.preempted),
             num_steps=self._ledger.step,
             num_generated=self._emitter.num_generated,
-            num_computed=self._num_computed,
+            num_computed=accounts.num_computed,
             blocks=self._ledger.allocator.stats(),
-            peak_blocks=self._peak_blocks,
+            peak_blocks=pool.peak_blocks,
             preemptions=dict(self._ledger.num_preemptions),
             finished=dict(self._emitter.num_finished),
+            num_prompt=accounts.num_prompt,
+            busy_s=accounts.busy_s,
+            pool=pool,
+            ttft=accounts.ttft(),
+            tpot=accounts.tpot(),
         )
 
     def check(self) -> None:

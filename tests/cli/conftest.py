@@ -12,7 +12,7 @@ from paged_core.api.allocator import BlockStats
 from paged_core.api.output import CompletionOutput, RequestMetrics, RequestOutput
 from paged_core.cli import main
 from paged_core.engine.config import EngineConfig
-from paged_core.engine.metrics import EngineStats
+from paged_core.engine.metrics import EngineStats, PoolHistory, Quantiles
 from paged_core.errors import RequestError
 from paged_core.testing.tokenizer import ByteTokenizer
 
@@ -81,7 +81,10 @@ class FakeEngine:
 
     def stats(self) -> EngineStats:
         blocks = BlockStats(64, 60, 4, 0, 0, 0, 0, 100, 25, 1, 2)
-        return EngineStats(0, 0, 0, 7, 50, 60, blocks, 5, {"recompute": 1}, {"stop": 3})
+        pool = PoolHistory(5, 2.5, 0.375, 3, 0.5, 0.0625)
+        latencies = {"ttft": Quantiles(0.25, 0.5), "tpot": None}
+        totals = {"num_prompt": 40, "busy_s": 2.0, "pool": pool, **latencies}
+        return EngineStats(0, 0, 0, 7, 50, 60, blocks, 5, {"recompute": 1}, {"stop": 3}, **totals)
 
 
 def answer(request_id: str, prompt: str, text: str, n: int = 1, finished: bool = True) -> RequestOutput:
