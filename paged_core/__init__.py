@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from paged_core.api.flat_logprobs import FlatLogprobs
     from paged_core.api.hookspecs import hookimpl
+    from paged_core.api.logits import LogitsProcessor
     from paged_core.api.output import CompletionOutput, Logprob, RequestOutput
+    from paged_core.api.output_kind import RequestOutputKind
     from paged_core.api.params import SamplingParams
+    from paged_core.api.repetition import RepetitionDetectionParams
     from paged_core.engine.aio import AsyncLLM
     from paged_core.engine.llm import LLM
 
@@ -18,8 +22,12 @@ __all__ = [
     "LLM",
     "AsyncLLM",
     "CompletionOutput",
+    "FlatLogprobs",
+    "LogitsProcessor",
     "Logprob",
+    "RepetitionDetectionParams",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "__version__",
     "hookimpl",
@@ -29,8 +37,12 @@ _HOMES = {
     "LLM": "paged_core.engine.llm",
     "AsyncLLM": "paged_core.engine.aio",
     "CompletionOutput": "paged_core.api.output",
+    "FlatLogprobs": "paged_core.api.flat_logprobs",
+    "LogitsProcessor": "paged_core.api.logits",
     "Logprob": "paged_core.api.output",
+    "RepetitionDetectionParams": "paged_core.api.repetition",
     "RequestOutput": "paged_core.api.output",
+    "RequestOutputKind": "paged_core.api.output_kind",
     "SamplingParams": "paged_core.api.params",
     "hookimpl": "paged_core.api.hookspecs",
 }

@@ -152,8 +152,8 @@ class SamplingParams:
         """
         names = [item.name for item in fields(cls) if item.init]
         for name in values:
-            if name in _NOT_HERE:
-                raise RequestError(f"{name} is not supported: {_NOT_HERE[name]}", name)
+            if name in NOT_SUPPORTED:
+                raise RequestError(f"{name} is not supported: {NOT_SUPPORTED[name]}", name)
             if name not in names:
                 close = difflib.get_close_matches(str(name), names, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(names)}"
@@ -276,7 +276,7 @@ _LISTS = (
     "bad_words_token_ids",
 )
 _SKIP = "skip_reading_prefix_cache"
-_NOT_HERE = {
+NOT_SUPPORTED = {
     "extra_args": "custom sampling takes its arguments in the constructor of a logits processor (logits_processors)",
     "skip_clone": "the engine always works on a copy of its own",
     "thinking_token_budget": "there is no reasoning parser that would tell thinking from answering",

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from paged_core.api.params import SamplingParams
+from paged_core.api.params import NOT_SUPPORTED, SamplingParams
 from paged_core.cli.answer import chat_messages
 from paged_core.cli.interrupt import Interrupt
 from paged_core.engine.progress import progress_bar
@@ -47,9 +47,9 @@ class PromptStyle:
         """The command line's parameters with the line's own over them. RequestError names a wrong one."""
         own = {name: value for name, value in body.items() if name not in (*_PROMPTS, "id")}
         for name in own:
-            if name not in _OVERRIDES:
+            if name not in _OVERRIDES and name not in NOT_SUPPORTED:
                 raise RequestError(f"no such field: {name}{did_you_mean(name, sorted(_OVERRIDES | {*_PROMPTS}))}", name)
-        return SamplingParams(**{**self.sampling, **own})
+        return SamplingParams.from_mapping({**self.sampling, **own})
 
     def prompt(self, body: Mapping[str, Any], llm: LLM) -> Any:
         """What the engine is given. RequestError when the line names no prompt, or several, or a malformed one."""

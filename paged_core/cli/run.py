@@ -150,6 +150,7 @@ def _closing_tables(llm: LLM, parameters: Mapping[str, Any], before_s: float, fi
 
 
 def _own_options() -> list[click.Parameter]:
+    stats = "Show speed, latencies, KV use and blocks saved by sharing."
     chat = "Use the model's chat template, or the bare text. [default: the template if there is one; bare in a batch]"
     return [
         click.Argument(["prompt"], required=False),
@@ -158,7 +159,9 @@ def _own_options() -> list[click.Parameter]:
         Option(["--chat/--raw"], section=_INPUT, default=None, help=chat),
         Option(["--system"], section=_INPUT, metavar="TEXT", help="System message of the conversation."),
         Option(["--timing"], section=_INPUT, is_flag=True, help="Show the time of every start-up phase."),
-        Option(["--stats"], section=_INPUT, is_flag=True, help="Show the engine's counts at the end."),
+        Option(
+            ["--stats"], section=_INPUT, is_flag=True, help="Show speed, latencies, KV use and blocks saved by sharing."
+        ),
         Option(["--verbose", "-v"], section=_INPUT, is_flag=True, help="Log why each plugin was chosen."),
     ]
 

@@ -257,7 +257,7 @@ def test_lists_of_tokens_to_report_are_short():
     refused("logprob_token_ids", list(range(129)))
 
 
-@pytest.mark.parametrize("name", list(module._NOT_HERE))
+@pytest.mark.parametrize("name", list(module.NOT_SUPPORTED))
 def test_parameters_of_vllm_without_a_meaning_here_are_refused_with_the_reason(name):
     with pytest.raises(RequestError, match=f"{name} is not supported: ") as caught:
         SamplingParams.from_mapping({name: None})
