@@ -159,9 +159,7 @@ def _own_options() -> list[click.Parameter]:
         Option(["--chat/--raw"], section=_INPUT, default=None, help=chat),
         Option(["--system"], section=_INPUT, metavar="TEXT", help="System message of the conversation."),
         Option(["--timing"], section=_INPUT, is_flag=True, help="Show the time of every start-up phase."),
-        Option(
-            ["--stats"], section=_INPUT, is_flag=True, help="Show speed, latencies, KV use and blocks saved by sharing."
-        ),
+        Option(["--stats"], section=_INPUT, is_flag=True, help=stats),
         Option(["--verbose", "-v"], section=_INPUT, is_flag=True, help="Log why each plugin was chosen."),
     ]
 
