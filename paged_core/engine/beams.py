@@ -99,6 +99,7 @@ class Beams:
         if self._searches.pop(group.id, None) is None:
             return
         del self._running[group.id]
+        self.advanced = [other for other in self.advanced if other is not group]
         for seq in group.sequences:
             self.changed.pop(seq, None)
             if seq.row >= 0:

@@ -140,3 +140,4 @@ class Queues:
         self.num_reserved -= group.num_reserved_rows
         self.prefilling.pop(group.id, None)
         self._running_list = self._decode_rows = None
+        self._decode_seqs = []  # an idle engine keeps no sequence alive
