@@ -12,10 +12,9 @@ from typing import Any
 from paged_core.api.json_schema import children
 
 FORMATS = frozenset(
-    re.split(
-        r"\s+",
-        "date date-time time duration email hostname ipv4 ipv6 uuid uri uri-reference uri-template json-pointer "
-        "relative-json-pointer",
+    (
+        *("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"),
+        *("uri", "uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
     )
 )
 """Formats that xgrammar enforces."""
@@ -36,18 +35,24 @@ _IGNORED = (
     "unevaluatedItems",
     "unevaluatedProperties",
 )
+_RAW = ("minLength", "maxLength", "pattern", "patternProperties")
 _NOTES = frozenset(
     {"title", "description", "default", "examples", "$comment", "$schema", "$id", "$defs", "definitions"}
 )
 _COMBINERS = ("$ref", "anyOf", "enum", "const")
 _LARGEST = 2**63 - 1
 _GROUP = re.compile(r"\(\?(?!:)|\[\^?\]")
+_NEGATION = re.compile(r"\[\^|\\[DWSP]|\.")
+_LITERAL = re.compile(r"\\[^DWSP]")
 
 
 def beyond_xgrammar(kind: str, text: str) -> str:
     """Why this needs llguidance, in a few words, or "": a function of the wish alone, whatever is installed."""
-    if kind == "regex" and _GROUP.search(text.replace("\\\\", "").replace("\\(", "").replace("\\[", "")):
-        return "groups (?...) and sets that begin with ] are unknown to xgrammar"
+    if kind == "regex":
+        bare = _LITERAL.sub("", text)
+        if _GROUP.search(bare):
+            return "groups (?...) and sets that begin with ] are unknown to xgrammar"
+        return "xgrammar lets broken UTF-8 pass as any character" if _NEGATION.search(bare) else ""
     if kind == "grammar" and "::=" not in text:
         return "Lark grammars are llguidance's"
     if kind != "json":
@@ -73,10 +78,9 @@ def _ignored(schema: dict[str, Any]) -> str:
     for key in _COMBINERS:
         if key in schema and len(said) > (2 if key in ("enum", "const") and _redundant_type(schema) else 1):
             return f"xgrammar does not enforce what stands beside {key}"
-    if ("pattern" in schema or "format" in schema) and ("minLength" in schema or "maxLength" in schema):
-        return "xgrammar does not enforce the length of a string with pattern or format"
-    if "pattern" in schema and "format" in schema:
-        return "xgrammar does not enforce pattern and format together"
+    for key in _RAW:
+        if key in schema:
+            return f"xgrammar lets control characters or broken UTF-8 into strings with {key}"
     if schema.get("format", "date") not in FORMATS:
         return f"xgrammar does not enforce the format {str(schema['format'])[:40]}"
     if set(schema.get("required", [])) - set(schema.get("properties", {})):

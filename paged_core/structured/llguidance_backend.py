@@ -85,7 +85,8 @@ class LLGuidance:
     def _text(self, spec: GrammarSpec) -> str:
         matcher, text = self._llguidance.LLMatcher, spec.text
         if spec.kind == "regex":
-            return str(matcher.grammar_from_regex(text))
+            regex = self._llguidance.regex_to_lark(text, "dws")  # \d, \w, \s are ASCII, as in xgrammar
+            return str(matcher.grammar_from_lark(f"start: /{regex}/"))
         if spec.kind == "grammar":
             from llguidance.gbnf_to_lark import any_to_lark
 

@@ -84,6 +84,8 @@ class _Matcher:
         self._matcher = matcher
 
     def fill(self, words: NDArray[np.int32]) -> None:
+        if self._matcher.is_terminated():
+            raise GrammarError("the sentence is complete: nothing can follow")
         self._matcher.fill_next_token_bitmask(words.reshape(1, -1))
 
     def accept(self, token: int) -> bool:

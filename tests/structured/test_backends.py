@@ -92,6 +92,13 @@ def test_blanks_end(backends, vocabulary, backend):
 
 
 @pytest.mark.parametrize("backend", BOTH)
+def test_regular_expressions_mean_the_same_in_both(backends, vocabulary, backend):
+    grammar = loaded(backends, backend, "regex", r"^\d\w\s?/\/$|a b|x{2,}")
+    assert [one for one in ("1a //", "1_//", "a b", "xxx") if not follow(grammar, vocabulary, one)] == []
+    assert [one for one in ("٣a //", "1é //", "x", "1a /") if follow(grammar, vocabulary, one)] == []
+
+
+@pytest.mark.parametrize("backend", BOTH)
 def test_schema_is_open_unless_it_closes_itself(backends, vocabulary, backend):
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     grammar = loaded(backends, backend, "json", json.dumps(schema), compact=True)
