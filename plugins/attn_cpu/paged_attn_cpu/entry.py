@@ -155,7 +155,7 @@ def copy_function(sources: str) -> Any:
     return copy
 
 
-NOT_COMPILED = frozenset({"__init__", "provider", "backend", "team", "blocks"})
+NOT_COMPILED = frozenset({"__init__", "provider", "backend", "team", "blocks", "bench_shared"})
 
 
 def source_digest() -> str:
