@@ -79,7 +79,7 @@ class AsyncLLM:
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams | None = None, request_id: str | None = None, **routing: Any
     ) -> AsyncIterator[RequestOutput]:
-        """Yield an output per step, each holding everything so far; the last one is `finished`.
+        """Yield an output per step, each of the params' output_kind; the last one is `finished`.
 
         Raises RequestError for an invalid request and EngineDeadError when the engine stops. Leaving the loop early,
         or cancelling the task, aborts the request and frees its blocks.

@@ -99,7 +99,7 @@ class LLM:
         return {"prompt_token_ids": self.tokenizer.encode(text, add_special_tokens=False)}
 
     def stream(self, prompt: Any, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
-        """Answer one prompt, yielding an output per step; each holds everything so far. Closing it aborts."""
+        """Answer one prompt, yielding an output per step, of the params' output_kind. Closing it aborts."""
         request_id = f"llm-{next(self._ids)}"
         self.engine.add_request(request_id, prompt, sampling_params, stream=True)
         try:

@@ -117,6 +117,32 @@ def test_a_preempted_request_goes_on_with_its_script(model, preempt):
         llm.engine.check()
 
 
+class Turns(LogitsProcessor):
+    """Allows the tokens of one set after those of the other."""
+
+    def __init__(self, *sets):
+        self.sets = sets
+        self.given = 0
+
+    def apply(self, logits):
+        allowed = self.sets[self.given % len(self.sets)]
+        kept = logits[allowed].clone()
+        logits.fill_(-torch.inf)
+        logits[allowed] = kept
+
+    def accept(self, tokens):
+        self.given += len(tokens)
+
+
+def test_beams_have_processors_that_hear_their_own_tokens(llm):
+    """A beam that goes on with another token than its row drew is told so; one that forks is told its parent's."""
+    turns = Turns([10, 11], [20, 21, 22], [30, 31])
+    output = answer(llm, n=4, use_beam_search=True, beam_width=4, max_tokens=9, logits_processors=[turns])
+    assert len({tuple(beam.token_ids) for beam in output.outputs}) == 4
+    for beam in output.outputs:
+        assert [token // 10 for token in beam.token_ids] == [1, 2, 3] * 3
+
+
 def test_a_processor_that_fails_ends_its_request_with_a_reason(llm):
     bad, good = llm.generate(["the one"] * 2, [params(logits_processors=[Failing()]), params()], use_tqdm=False)
     assert bad.outputs[0].finish_reason == "error"
@@ -159,15 +185,18 @@ def test_a_sampler_that_lacks_a_capability_refuses_what_needs_it(llm):
         Intake(llm.tokenizer, facts).request("r", "the one", params(**values), 0.0)
 
 
-def test_the_engine_leaves_the_caller_s_parameters_alone(llm):
-    mine = params(bad_words=["x"], logprobs=-1 if llm.engine.facts.max_logprobs == -1 else 3, stop_token_ids=[5])
-    before = dataclasses.asdict(dataclasses.replace(mine))
+def test_the_caller_s_parameters_and_the_engine_s_are_two_things(llm):
+    """The engine fills in the tokens of bad words; the caller changes lists after the request is under way."""
+    mine = params(bad_words=["x"], stop_token_ids=[300], logit_bias={300: -1.0}, logprobs=3)
     llm.engine.add_request("a", "the one", mine)
-    mine.stop_token_ids.append(6)
-    mine.logit_bias = {7: 100.0}
-    assert dataclasses.asdict(mine)["bad_words_token_ids"] == before["bad_words_token_ids"] == []
-    (output,) = [out for _ in range(10) for out in llm.engine.step() if out.finished]
-    assert 7 not in output.outputs[0].token_ids[:1]
+    assert mine.bad_words_token_ids == []
+    assert mine.logprobs == 3
+    mine.stop_token_ids.append(9)
+    mine.logit_bias[9] = 100.0
+    outputs = []
+    while llm.engine.has_unfinished:
+        outputs += llm.engine.step()
+    assert outputs[0].outputs[0].token_ids == ids(llm, bad_words=["x"])
 
 
 # -- endings and prompts ----------------------------------------------------------------------------------------------
