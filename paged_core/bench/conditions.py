@@ -23,8 +23,8 @@ def conditions(facts: EngineConfig | None = None, **more: Any) -> dict[str, Any]
     found: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else "unknown",
+        "cores": _cores(),
+        "load before": load(_cores()),
         "python": platform.python_version(),
         "paged-core": __version__,
     }
@@ -39,6 +39,18 @@ def conditions(facts: EngineConfig | None = None, **more: Any) -> dict[str, Any]
             "plugins": " ".join(facts.plugins.values()),
         }
     return found | more
+
+
+def load(cores: int) -> str:
+    """Mean number of processes that wanted a core in the last minute, with a warning when that is no quiet machine."""
+    if not hasattr(os, "getloadavg"):
+        return "unknown"
+    value = os.getloadavg()[0]
+    return f"{value:.2f} (others are at work here: do not quote times)" if value > cores / 2 else f"{value:.2f}"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def processor(cpuinfo: str = "/proc/cpuinfo") -> str:

@@ -37,8 +37,8 @@ class StepCost:
     context: float = 0.0
     sequence: float = 0.0
 
-    def seconds(self, plan: StepPlan) -> float:
-        """What `plan` takes."""
+    def __call__(self, plan: StepPlan) -> float:
+        """Seconds of `plan`."""
         decoding = np.diff(plan.query_start) == 1
         prompt_tokens = plan.num_tokens - int(decoding.sum())
         context = int(plan.seq_lens[decoding].sum())
@@ -62,9 +62,9 @@ class StubTicket(Ticket):
 
 
 class StubExecutor(Executor):
-    """Answers every draw with one and the same token; a step takes what `cost` says."""
+    """Answers every draw with one and the same token; a step takes as many seconds as `cost` says."""
 
-    def __init__(self, cost: StepCost | None = None) -> None:
+    def __init__(self, cost: Callable[[StepPlan], float] | None = None) -> None:
         self._cost = cost or StepCost()
 
     def capacity(self) -> KVCapacity:
@@ -78,7 +78,7 @@ class StubExecutor(Executor):
         """Every draw at once."""
         draws = len(plan.sample_rows)
         tokens = np.full((draws, 1), _TOKEN, np.int32)
-        return StubTicket(plan, StepResult(plan.step, tokens, np.ones(draws, np.int32), self._cost.seconds(plan)))
+        return StubTicket(plan, StepResult(plan.step, tokens, np.ones(draws, np.int32), self._cost(plan)))
 
     def collect(self, ticket: Ticket) -> StepResult:
         """The answer of `submit`."""

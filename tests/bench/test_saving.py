@@ -50,7 +50,9 @@ def test_a_service_saves_more_the_longer_its_prompts_are() -> None:
     shares = []
     for prompt in (16, 160):
         lengths = Lengths("x", np.array([[prompt, 40]]))
-        saving = service_saving(Service(lengths, 4.0, 20.0), lambda output: samples(4, output), np.random.default_rng(0))
+        saving = service_saving(
+            Service(lengths, 4.0, 20.0), lambda output: samples(4, output), np.random.default_rng(0)
+        )
         shares.append(saving.share)
     assert 0.1 < shares[0] < shares[1] < 0.75
 
