@@ -24,12 +24,13 @@ class PrefixScheduler(RunningFirst):
         super().__init__(need, settings.watermark)
         self._max_overtakes = settings.max_overtakes
         self._window = settings.window
+        self._block_size = need.block_size
 
     def line(self, view: View) -> Iterator[Group]:
         """Preempted groups by age, then waiting ones; asking for the next means that the last one entered."""
         yield from sorted(view.preempted, key=age)
         waiting = list(islice(view.waiting, self._window))
-        hits = {group: group.gap - view.scratch.gap(group) for group in waiting}
+        hits = {group: (group.gap - view.scratch.gap(group)) // self._block_size for group in waiting}
         while waiting:
             late = (group for group in waiting if _num_overtaken(group) >= self._max_overtakes)
             chosen = next(late, None) or max(waiting, key=hits.__getitem__)  # of equals the first, who came first

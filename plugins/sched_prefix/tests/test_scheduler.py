@@ -40,9 +40,9 @@ def scheduler(**settings):
     return PrefixProvider().create(need, PrefixSettings(**settings), SimpleNamespace())
 
 
-def serve(prompts, sched="sched_prefix", arrivals=None, num_tokens=4, **settings):
+def serve(prompts, sched="sched_prefix", arrivals=None, num_tokens=4, alloc="alloc_cow", max_num_seqs=4, **settings):
     """Play prompts through an engine with 20 blocks; prompt i comes before step `arrivals[i]`."""
-    shape = EngineShape(num_blocks=20, max_num_seqs=4, sched=sched)
+    shape = EngineShape(num_blocks=20, max_num_seqs=max_num_seqs, sched=sched, alloc=alloc)
     inner = (
         scheduler(**settings) if settings else default_plugins().create("sched", sched, SchedulerNeed(64, 4, 64, 4, 20))
     )
@@ -101,6 +101,26 @@ def test_without_anything_cached_the_first_to_come_is_first():
     prompts = [[97 + i] * 20 for i in range(10)]
     _, watch = serve(prompts)
     assert watch.entered == [str(i) for i in range(10)]
+
+
+def test_tokens_shared_inside_a_block_are_hit_and_are_no_reason_to_overtake():
+    """The last one shares three of four tokens with what is cached, the others nothing."""
+    prompts = [[100] * 12, *([110 + i] * 12 for i in range(3)), [*[100] * 3, 120, 121]]
+    _, watch = serve(prompts, arrivals=[0, 1, 1, 1, 1], num_tokens=12)
+    assert watch.entered == [str(i) for i in range(5)]
+    assert watch.hits["4"] == 3
+
+
+@pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
+def test_heads_that_end_inside_a_block_are_hit_to_their_end_by_whoever_enters_first(alloc):
+    """Three kinds of prompts whose heads end inside a block; all but the first of a kind find the whole head."""
+    heads = [[97 + kind] * 18 for kind in range(3)]
+    prompts = [[*head, 110 + i, 111 + i] for i in range(4) for head in heads]
+    ours, watch = serve(prompts, alloc=alloc, max_num_seqs=1)
+    theirs, _ = serve(prompts, "sched_fcfs", alloc=alloc, max_num_seqs=1)
+    assert ours == theirs
+    assert sorted(watch.hits.values()) == [0] * 3 + [18] * 9
+    assert [int(name) % 3 for name in watch.entered] == [0] * 4 + [1] * 4 + [2] * 4
 
 
 def test_only_the_window_is_compared():
