@@ -25,3 +25,5 @@ NEXT_PREPARE, PREPARED, NEXT_UNIT, WORKERS, FIRST_MERGE = range(5)
 # one unit of attention work, int64 each (see planning.py)
 ROW, TOKEN, COUNT, POSITION, BEGIN, END, PARTIAL, FIRST_PARTIAL, PARTS, MERGE, FIRST_MEMBER, SHARED = range(12)
 UNIT_FIELDS = 12
+
+SPLIT = 512  # keys per unit of a decoding sequence; a multiple of the softmax tile

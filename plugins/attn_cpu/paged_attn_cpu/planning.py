@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-SPLIT = 512  # keys per unit of a decoding sequence; a multiple of the softmax tile
+SPLIT = at.SPLIT
 # (token, head of the group) rows of a prefill unit and of a shared one: reuse of a widened tile against L1 and L2 room;
 # 128 to 256 rows of a shared unit were at most 5 % faster (heads of 128) or slower (heads of 64) than 64
 QUERY_ROWS = 64

@@ -6,8 +6,11 @@
 
 A shared unit computes the same tiles of the same splits as its members would, row by row in the same order, and leaves
 each member's accumulators and softmax state in that member's place for partial results. Where the prefix ends inside a
-split, the member's own unit goes on from there. So nothing is approximated and no bit depends on who shares with whom;
-the prefix is used up to the last whole tile (64 keys).
+split, the member's own unit goes on from there. So nothing is approximated and no bit depends on who shares with whom.
+
+The prefix is used up to its last whole tile (64 keys), and what lies in its last split only from LEAST keys on. Handing
+states over costs a member and KV head about 1.5 microseconds; a tile of the prefix saves 0.3 (32/8 heads of 128, bf16)
+to 0.9 (fp32). 32 sequences that shared 64 keys of 144 took up to 1.25 times as long, with 320 of 405 keys 0.6 to 1.02.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from paged_core.api.batch import Batch
 
 Ints = NDArray[np.int64]
+
+LEAST = 192  # keys in the split a prefix ends in from which on they are shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ def find_shared(batch: Batch, block_size: int, window: int = 0) -> SharedKeys | 
     keys = np.array([num_blocks * block_size for _, num_blocks in sets], dtype=np.int64)
     np.minimum.at(keys, which, lengths[sequence] - 1)
     keys = np.where(np.bincount(which, minlength=len(sets)) > 1, keys // TILE * TILE, 0)
+    keys -= np.where(keys % at.SPLIT < LEAST, keys % at.SPLIT, 0)
     if not keys.any():
         return None
     shared = SharedKeys(np.zeros(len(lengths), dtype=np.int64), np.zeros(len(lengths), dtype=np.int64))
