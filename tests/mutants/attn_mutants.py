@@ -228,6 +228,16 @@ class NeighboursChangeBits(Wrapped):
         return self.inner.forward(replace(layer, scale=scale), q, k, v, kv, plan[0], out)
 
 
+class SharesABlockTooMany(Wrapped):
+    """Takes the block behind a shared prefix for shared as well."""
+
+    def plan(self, batch: Batch) -> Any:
+        tables = batch.tables.copy()
+        for rows, num_blocks in batch.shared_prefixes:
+            tables[rows, : num_blocks + 1] = tables[rows[0], : num_blocks + 1]
+        return self.inner.plan(replace(batch, tables=tables))
+
+
 class RotatesWithAWrongSign(Wrapped):
     """Declares fused_rope and gets one of the rotation's four signs wrong."""
 
@@ -309,6 +319,7 @@ PROVIDERS = [
     MutantProvider("attn_swap_reversed", SwapPairsReversed),
     MutantProvider("attn_lse_no_maximum", LseWithoutTheMaximum),
     MutantProvider("attn_neighbours", NeighboursChangeBits),
+    MutantProvider("attn_shares_too_much", SharesABlockTooMany),
     MutantProvider("attn_rope_sign", RotatesWithAWrongSign, more="fused_rope"),
     MutantProvider("attn_rope_everywhere", RotatesEveryLayer, more="fused_rope"),
     AcceptsAnything("attn_accepts_anything", Wrapped, fewer="softcap"),

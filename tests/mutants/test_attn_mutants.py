@@ -24,6 +24,7 @@ CAUGHT_BY = {
     "attn_swap_reversed": BLOCKS + "test_swap_out_and_in_keeps_every_bit_of_every_layer",
     "attn_lse_no_maximum": LAWS + "test_log_sum_exp_equals_the_oracle",
     "attn_neighbours": LAWS + "test_neighbours_do_not_change_a_result",
+    "attn_shares_too_much": LAWS + "test_a_shared_prefix_that_is_announced_changes_no_result",
     "attn_rope_sign": LAWS + "test_fused_rotation_equals_rotating_first",
     "attn_rope_everywhere": LAWS + "test_a_layer_without_rotary_positions_is_not_rotated",
     "attn_accepts_anything": SHAPES + "test_softcap_bounds_the_logits",

@@ -132,6 +132,31 @@ def test_neighbours_do_not_change_a_result(attn: Candidate, prefix: int, neighbo
         assert_same(actual, reference.double(), alone, own, f"{law} beyond rounding")
 
 
+@pytest.mark.parametrize("num_blocks", [2, 16, 44])
+def test_a_shared_prefix_that_is_announced_changes_no_result(attn: Candidate, num_blocks: int) -> None:
+    """Decodes whose tables begin with the same blocks, told or not told so; a backend may make nothing of it.
+
+    Bit for bit where `batch_invariant` is declared, else beyond rounding.
+    """
+    lengths = [num_blocks * 16 + own for own in (1, 17, 40, 70)] + [30]
+    scene = crowd(attn, lengths)
+    common, members = num_blocks * scene.need.block_size, (0, 1, 3)
+    for index in members[1:]:
+        scene.tables[scene.rows[index], :num_blocks] = scene.blocks(0)[:num_blocks]
+        for each in (scene.k, scene.v):
+            each[index][:common] = each[0][:common]
+    scene.step(scene.spans([0] * len(lengths)))
+    spans = scene.spans([length - 1 for length in lengths])
+    alone = scene.check(spans, "sequences with leading blocks in common keep their own results").out
+    told = replace(scene.batch(spans), shared_prefixes=[(scene.rows[list(members)], num_blocks)])
+    actual = scene.forward(told, scene.inputs(spans)).out
+    law = f"announcing that three sequences share their first {num_blocks} blocks changes no result"
+    if attn.has("batch_invariant"):
+        assert torch.equal(actual, alone), f"{law}, bit for bit (batch_invariant)"
+    else:
+        assert_same(actual, alone.double(), scene, spans, f"{law} beyond rounding")
+
+
 def test_near_identical_sequences_are_told_apart(attn: Candidate) -> None:
     """Six sequences equal but for one position in the middle, decoded in one batch (vLLM issue 27034)."""
     scene = crowd(attn, [33] * 6)
