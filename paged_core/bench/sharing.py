@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paged_core.api.params import SamplingParams
+from paged_core.bench.divergence import BeamStub, sorted_logprobs
 from paged_core.bench.lengths import Lengths, alpaca_like, sharegpt_like
 from paged_core.bench.report import Column, Table
-from paged_core.bench.saving import Service, prompts_saving, service_saving
+from paged_core.bench.saving import OPT_13B_BLOCKS, Service, prompts_saving, service_saving
+from paged_core.bench.stub import stub_engine, stub_facts
 from paged_core.bench.timing import alternate, ratio
 from paged_core.bench.translation import Translator, translations
 from paged_core.engine.llm import LLM
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.random import Generator
+    from numpy.typing import NDArray
 
     from paged_core.api.loader import Tokenizer
     from paged_core.bench.data import Data
+    from paged_core.bench.saving import Saving
     from paged_core.bench.translation import Translations
     from paged_core.engine.engine import Engine
 
 WIDTHS = (2, 4, 6)
+Work = list[tuple[list[int], int]]
+"""Ids of each prompt, and how many tokens to answer it with."""
 PAPER_SAMPLING = {
     "ShareGPT-like": {2: 0.162, 6: 0.305},
     "Alpaca-like": {2: 0.0609, 4: 0.0853, 6: 0.0979},
@@ -55,14 +61,15 @@ class Size:
     """How much to run. `minutes` are virtual ones, of arrivals; the rest counts requests and rounds."""
 
     minutes: float = 20.0
-    prompts: int = 48
-    sentences: int = 48
-    rounds: int = 5
+    prompts: int = 32
+    sentences: int = 32
+    rounds: int = 3
     chat_tokens: int = 128
+    requests: int = 64  # of drawn beams
     seed: int = 0
 
 
-QUICK = Size(minutes=1.0, prompts=4, sentences=6, rounds=1, chat_tokens=24)
+QUICK = Size(minutes=1.0, prompts=4, sentences=6, rounds=1, chat_tokens=24, requests=4)
 
 
 def lengths_table(measured: Sequence[Lengths], size: Size, say: Callable[[str], None]) -> Table:
@@ -110,18 +117,27 @@ PAPER = {"sample": PAPER_SAMPLING, "beam": PAPER_BEAMS}
 _NEAREST = {"tasks": "Alpaca-like", "chat": "ShareGPT-like"}
 
 
-def prompts_table(data: Data, settings: Mapping[str, Any], size: Size, say: Callable[[str], None]) -> Table:
-    """Saving of n samples and of k beams that a real model grows over real prompts."""
-    table = Table("Memory saved on real prompts, by a real model", _COLUMNS)
+def prompts_tables(
+    data: Data, settings: Mapping[str, Any], size: Size, say: Callable[[str], None]
+) -> tuple[Table, Table]:
+    """Saving of samples and beams that a real model grows over real prompts, and of such beams under other lengths."""
     with LLM(**dict(settings, prefix_cache=False, seed=size.seed)) as llm:
-        for name, work in _real_work(data, llm.tokenizer, size).items():
-            prompts, outputs = [prompt for prompt, _ in work], [output for _, output in work]
-            means = (float(np.mean(list(map(len, prompts)))), float(np.mean(outputs)))
-            for mode, width in [(mode, width) for mode in MODES for width in WIDTHS]:
-                say(f"{name}, {mode} {width}")
-                saving = prompts_saving(llm.engine, prompts, list(map(MODES[mode](width), outputs)))
-                paper = PAPER[mode][_NEAREST[name]].get(width)
-                table.add(name, mode, width, *means, saving.mean_requests, saving.share, paper, (width - 1) / width)
+        work = _real_work(data, llm.tokenizer, size)
+        grown = _grown_table(llm.engine, work, size, say)
+        say("collecting log-probabilities")
+        params = SamplingParams(temperature=0, max_tokens=size.chat_tokens, ignore_eos=True, logprobs=WIDTHS[-1])
+        answers = llm.generate([prompt for prompt, _ in work["chat"]], params, use_tqdm=False)
+    return grown, _drawn_table(sorted_logprobs(answers, WIDTHS[-1]), work, size, say)
+
+
+def _grown_table(engine: Engine, work: Mapping[str, Work], size: Size, say: Callable[[str], None]) -> Table:
+    table = Table("Memory saved on real prompts, by a real model", _COLUMNS)
+    for name, requests in work.items():
+        for mode, width in [(mode, width) for mode in MODES for width in WIDTHS]:
+            say(f"{name}, {mode} {width}")
+            saving = _saving(engine, requests, MODES[mode](width))
+            paper = PAPER[mode][_NEAREST[name]].get(width)
+            table.add(name, mode, width, *_means(requests), saving.mean_requests, saving.share, paper, 1 - 1 / width)
     table.notes += [
         f"tasks: the first {size.prompts} short instructions, answers as long as their references; paper: Alpaca.",
         f"chat: the first {size.prompts} opening questions, {size.chat_tokens} tokens each; paper: ShareGPT (longer).",
@@ -131,12 +147,50 @@ def prompts_table(data: Data, settings: Mapping[str, Any], size: Size, say: Call
     return table
 
 
-def _real_work(data: Data, tokenizer: Tokenizer, size: Size) -> dict[str, list[tuple[list[int], int]]]:
-    """Prompt ids and output length of every request, by the name of the workload."""
+def _saving(engine: Engine, requests: Work, params: Callable[[int], SamplingParams]) -> Saving:
+    return prompts_saving(engine, [prompt for prompt, _ in requests], [params(output) for _, output in requests])
+
+
+def _means(requests: Work) -> tuple[float, float]:
+    return float(np.mean([len(prompt) for prompt, _ in requests])), float(np.mean([output for _, output in requests]))
+
+
+def _real_work(data: Data, tokenizer: Tokenizer, size: Size) -> dict[str, Work]:
+    """Requests by the name of the workload."""
     encode = tokenizer.encode
     tasks = [(encode(prompt), len(encode(answer, add_special_tokens=False))) for prompt, answer in data.tasks]
     chat = [(encode(question), size.chat_tokens) for question in data.questions]
     return {"tasks": tasks[: size.prompts], "chat": chat[: size.prompts]}
+
+
+def _drawn_table(
+    logprobs: NDArray[np.float32], work: Mapping[str, Work], size: Size, say: Callable[[str], None]
+) -> Table:
+    """Beams drawn from measured log-probabilities: over the same requests, as a check, and the paper's lengths."""
+    table = Table("Memory saved by beams drawn from the model's log-probabilities", _COLUMNS)
+    random = np.random.default_rng(size.seed)
+    paper_lengths = {
+        "Alpaca-like": _blank(alpaca_like(size.requests, random)),
+        "ShareGPT-like": _blank(sharegpt_like(size.requests, random)),
+    }
+    facts = stub_facts(OPT_13B_BLOCKS, max_model_len=2048, max_num_seqs=1024)
+    for name, requests in {**work, **paper_lengths}.items():
+        for width in WIDTHS:
+            say(f"{name}, drawn beams {width}")
+            engine = stub_engine(facts, BeamStub(logprobs, size.seed))
+            saving = _saving(engine, requests, _beams(width))
+            paper = PAPER_BEAMS[_NEAREST.get(name, name)].get(width)
+            table.add(name, "beam", width, *_means(requests), saving.mean_requests, saving.share, paper, 1 - 1 / width)
+    table.notes += [
+        f"No model: every beam draws one of {len(logprobs):,} positions of the model's greedy answers.",
+        "The first rows repeat the requests of the table above, as a check. Then the paper's lengths:",
+        f"{size.requests} requests of each, all queued, in the pool of OPT-13B ({OPT_13B_BLOCKS} blocks).",
+    ]
+    return table
+
+
+def _blank(lengths: Lengths) -> Work:
+    return [([1] * int(prompt), int(output)) for prompt, output in lengths.pairs]
 
 
 def prefix_table(data: Data, settings: Mapping[str, Any], size: Size, say: Callable[[str], None]) -> Table:

@@ -48,7 +48,7 @@ def _sharing(parameters: Mapping[str, Any]) -> None:
     if "lengths" in parts:
         report.tables.append(sharing.lengths_table(data.lengths, size, note))
     if "prompts" in parts:
-        report.tables.append(sharing.prompts_table(data, settings, size, note))
+        report.tables += sharing.prompts_tables(data, settings, size, note)
     if "prefix" in parts:
         report.tables.append(sharing.prefix_table(data, settings, size, note))
     _publish(report, parameters)
