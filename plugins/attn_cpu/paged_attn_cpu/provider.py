@@ -14,6 +14,7 @@ from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 
 log = logging.getLogger(__name__)
+ELEMENT_TYPES = ("fp32", "bf16", "fp16")
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_HEAD_DIM = 256
 MAX_BLOCK_SIZE = 256
@@ -36,7 +37,7 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
     summary: ClassVar[str] = "paged decode and prefill on a CPU, native kernels compiled by numba"
     Settings: ClassVar[type[PluginSettings]] = CpuAttentionSettings
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"sliding_window", "softcap", "lse", "fused_rope", "batch_invariant", "fp32", "bf16", "fp16", "swap"}
+        {"sliding_window", "softcap", "lse", "fused_rope", "batch_invariant", "shared_prefix", "swap", *ELEMENT_TYPES}
     )
 
     def probe(self, need: AttentionNeed) -> Fit:

@@ -31,7 +31,7 @@ def test_fits_a_plain_need_and_all_it_declares():
         ({"block_size": 257}, "block_size <= 256, not 257"),
         ({"block_size": 0}, "not 0"),
         ({"num_kv_heads": 2}, "2 KV heads among 9"),
-        ({"required": frozenset({"shared_prefix"})}, "'shared_prefix'"),
+        ({"required": frozenset({"fp8"})}, "'fp8'"),
     ],
 )
 def test_says_why_a_need_does_not_fit(change, reason):
