@@ -1,8 +1,8 @@
 """Divergence: where beams part when a model's log-probabilities are drawn at random from measured ones.
 
 A beam search on a model that costs nothing: each step every beam gets the sorted log-probabilities of some position of
-real answers. Sibling beams draw independently, although they read nearly the same text: `bench sharing` holds the memory
-that such beams save against that of real ones.
+real answers. Sibling beams draw independently, although they read nearly the same text: `bench sharing` holds the
+memory that such beams save against that of real ones.
 """
 
 from __future__ import annotations

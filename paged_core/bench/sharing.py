@@ -174,7 +174,8 @@ def _drawn_table(
         "ShareGPT-like": _blank(sharegpt_like(size.requests, random)),
     }
     facts = stub_facts(OPT_13B_BLOCKS, max_model_len=2048, max_num_seqs=1024)
-    for name, requests in {**work, **paper_lengths}.items():
+    same = {name: [([1] * len(prompt), output) for prompt, output in requests] for name, requests in work.items()}
+    for name, requests in (same | paper_lengths).items():
         for width in WIDTHS:
             say(f"{name}, drawn beams {width}")
             engine = stub_engine(facts, BeamStub(logprobs, size.seed))
