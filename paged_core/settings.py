@@ -131,6 +131,7 @@ class Settings(BaseSettings):
     structured_cache: Bytes = Field(
         2**28, ge=2**20, description="Memory for compiled grammars; one alone may take a quarter of it."
     )
+    jump_forward: bool = Field(True, description="Append what a grammar forces several tokens at a time, undrawn.")
     seed: int | None = Field(None, description="Seed of requests that bring none; unset draws a new one each time.")
     threads: int | None = Field(None, ge=1, description="Compute threads; unset takes the library's default.")
     audit: bool = Field(False, description="Check every law of the block tables after each step (slow).")

@@ -103,7 +103,7 @@ class TopLogprobs:
 class StepResult:
     """What a step produced. Draw i belongs to `plan.sample_rows[i]`.
 
-    tokens      int32 [draws, k]; k = 1 without speculation
+    tokens      int32 [draws, k]; k = 1 unless a processor forced tokens after a draw (`SamplingParams.takes_forced`)
     num_tokens  int32 [draws]; how many of them were accepted, 0 .. k
     logprobs    draw -> TopLogprobs of its accepted tokens, for draws that asked
     candidates  for draws with num_candidates > 0

@@ -48,5 +48,7 @@ class LogitsProcessor(ABC):
         """`tokens` became output of this branch, in this order: one after a draw, many after a restart."""
 
     def forced(self) -> Sequence[int]:
-        """Tokens that must follow now whatever the logits say; the engine appends them without computing a draw."""
+        """Tokens that must follow now whatever the logits say; the engine appends them without computing a draw, where
+        the parameters allow it (`SamplingParams.takes_forced`). Asked after `accept`, told by `accept`. They may depend
+        on the tokens accepted and on nothing else, and hold no end-of-sequence token."""
         return ()

@@ -175,6 +175,14 @@ class SamplingParams:
         """Whether more sequences are drawn than returned: the best n by cumulative log-probability are kept."""
         return self.best_of is not None and self.best_of > self.n and not self.use_beam_search
 
+    @property
+    def takes_forced(self) -> bool:
+        """Whether tokens that a logits processor forces may be appended without a draw: one sequence, nothing to be
+        reported of each token, and nothing else that could forbid one."""
+        one = self.n == 1 and not self.ranked and not self.use_beam_search and len(self.logits_processors or ()) == 1
+        plain = self.logprobs is None and self.logprob_token_ids is None and self.repetition_detection is None
+        return one and plain and self.allowed_token_ids is None and not self.bad_words
+
     def for_sampler(self) -> SamplingParams:
         """These parameters as the sampler needs them: ranking wants the log-probability of every drawn token, beams
         are chosen among candidates instead of drawn."""

@@ -68,12 +68,14 @@ class SamplerNeed:
 class Samples:
     """Result of one `sample`: tokens int32 [draws] (0 where failed); logprobs per draw that asked; failed draws with a
     reason. `candidates` are taken after processors, bias and penalties, masked tokens left out;
-    `logprobs` as the need's mode says."""
+    `logprobs` as the need's mode says. `forced`: tokens that follow a draw without one, already accepted by the row's
+    processor and counted as output; only for rows whose parameters say `takes_forced`."""
 
     tokens: NDArray[np.int32]
     logprobs: dict[int, TopLogprobs] = field(default_factory=dict)
     candidates: dict[int, TopLogprobs] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    forced: dict[int, list[int]] = field(default_factory=dict)
 
 
 class Sampler(ABC):

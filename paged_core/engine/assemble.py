@@ -208,6 +208,7 @@ def engine_config(
         structured_timeout=settings.structured_timeout,
         structured_memory=settings.structured_memory,
         structured_cache=settings.structured_cache,
+        jump_forward=settings.jump_forward,
         sampler_capabilities=plugins.records[chosen["sampler"]].provider.capabilities,
         plugins=chosen,
     )

@@ -65,7 +65,7 @@ class Compiling:
 
         future = self._opened().submit(grammar_spec(wish, self._facts.structured_backend))
         if future.done() and not future.cancelled() and future.exception() is None:
-            return _bound(arrival, future.result())
+            return self._bound(arrival, future.result())
         self._waiting[arrival.request.id] = (arrival, future)
         return None
 
@@ -109,17 +109,16 @@ class Compiling:
     def _outcome(self, arrival: Arrival, future: Future[CompiledGrammar]) -> tuple[Arrival, str]:
         error = future.exception()
         if error is None:
-            return _bound(arrival, future.result()), ""
+            return self._bound(arrival, future.result()), ""
         wish = arrival.request.params.structured_outputs
         assert wish is not None
         return arrival, f"{FIELD}: the {wish.kind} cannot be compiled: {error}"
 
+    def _bound(self, arrival: Arrival, grammar: CompiledGrammar) -> Arrival:
+        """The arrival with the grammar as its first logits processor."""
+        from paged_core.structured.processor import GrammarProcessor
 
-def _bound(arrival: Arrival, grammar: CompiledGrammar) -> Arrival:
-    """The arrival with the grammar as its first logits processor."""
-    from paged_core.structured.processor import GrammarProcessor
-
-    params = arrival.request.params
-    params = copy.copy(params)
-    params.logits_processors = [GrammarProcessor(grammar), *(params.logits_processors or [])]
-    return arrival._replace(request=replace(arrival.request, params=params))
+        params = copy.copy(arrival.request.params)
+        first = GrammarProcessor(grammar, jump=self._facts.jump_forward)
+        params.logits_processors = [first, *(params.logits_processors or [])]
+        return arrival._replace(request=replace(arrival.request, params=params))

@@ -43,6 +43,7 @@ class EngineConfig:
     structured_timeout: float = 10.0  # seconds to compile one grammar
     structured_memory: int = 1 << 30  # bytes to compile one grammar
     structured_cache: int = 1 << 28  # bytes of compiled grammars kept
+    jump_forward: bool = True
     plugins: Mapping[str, str] = field(default_factory=dict)
     """kind -> provider name"""
 

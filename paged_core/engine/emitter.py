@@ -42,26 +42,20 @@ class Emitter:
         for row, (first, top) in result.prompt_logprobs.items():
             if (answer := self._answer(row)) is not None:
                 answer.add_prompt_logprobs(first, top)
-        valid = result.num_tokens == 1
+        valid = result.num_tokens >= 1
         if result.failed:  # a group that failed took its other branches with it
             valid &= np.array([self._answer(int(row)) is not None for row in plan.sample_rows])
         if self._ledger.beams:
             valid &= ~self._ledger.beams.drew(plan.sample_rows)
             outputs += self._beams(now)
-        draws = np.nonzero(valid)[0]
-        drawn, tokens = plan.sample_rows[draws], result.tokens[draws, 0]
-        self.num_generated += len(drawn)
-        self._note_first_tokens(drawn, now)
-        endings = {ending.row: ending for ending in self._endings.check(drawn, tokens)}
         news: dict[str, Answer] = {}
-        for i in np.nonzero(self._watched[drawn])[0]:
-            answer = self._watch(int(drawn[i]), int(tokens[i]), result.logprobs.get(int(draws[i])), endings)
-            if answer.stream:
-                news[answer.group.id] = answer
-        for ending in endings.values():
-            answer = self._end(ending)
-            if not answer.group.live:
-                news[answer.group.id] = answer
+        self._note_first_tokens(plan.sample_rows[valid], now)
+        self._enter(plan.sample_rows, result, np.nonzero(valid)[0], 0, news)
+        for column in range(1, result.tokens.shape[1]):  # what was forced after a draw, until something ends it
+            draws = self._going_on(plan.sample_rows, np.nonzero(valid & (result.num_tokens > column))[0])
+            self._ledger.append(plan.sample_rows[draws], result.tokens[draws, column])
+            self._enter(plan.sample_rows, result, draws, column, news)
+            self._ledger.settle(plan.sample_rows[self._going_on(plan.sample_rows, draws)])
         return outputs + [self._output(answer, now) for answer in news.values()]
 
     def finish(self, group: Group, reason: str, now: float, error: str | None = None) -> RequestOutput:
@@ -119,6 +113,26 @@ class Emitter:
             if search.done:
                 outputs.append(self.finish(group, "stop", now))
         return outputs
+
+    def _enter(
+        self, rows: NDArray[np.int32], result: StepResult, draws: NDArray[np.intp], column: int, news: dict[str, Answer]
+    ) -> None:
+        """The ledger has token `column` of `draws`: text, endings; answers that have something to say join `news`."""
+        drawn, tokens = rows[draws], result.tokens[draws, column]
+        self.num_generated += len(drawn)
+        endings = {ending.row: ending for ending in self._endings.check(drawn, tokens)}
+        for i in np.nonzero(self._watched[drawn])[0]:
+            answer = self._watch(int(drawn[i]), int(tokens[i]), result.logprobs.get(int(draws[i])), endings)
+            if answer.stream:
+                news[answer.group.id] = answer
+        for ending in endings.values():
+            answer = self._end(ending)
+            if not answer.group.live:
+                news[answer.group.id] = answer
+
+    def _going_on(self, rows: NDArray[np.int32], draws: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of `draws` whose requests have not ended."""
+        return np.array([draw for draw in draws if self._answer(int(rows[draw])) is not None], dtype=np.intp)
 
     def _watch(self, row: int, token: int, top: TopLogprobs | None, endings: dict[int, Ending]) -> Answer:
         """Turn one watched row's token into text; a stop string that completes becomes the row's ending."""

@@ -119,13 +119,11 @@ class Ledger:
         columns.num_computed[rows] = plan.seq_lens
         self.branches.fork_pending()
         if result.tokens.shape[1] != 1:
-            raise PluginContractError("the executor returned several tokens a draw without being asked to speculate")
-        own = result.num_tokens == 1
+            self._check_forced(plan.sample_rows, result)
+        own = result.num_tokens >= 1
         if self.beams:
             own &= ~self.beams.drew(plan.sample_rows)
-        drawn = plan.sample_rows[own]
-        columns.tokens[drawn, columns.num_tokens[drawn]] = result.tokens[own, 0]
-        columns.num_tokens[drawn] += 1
+        self.append(plan.sample_rows[own], result.tokens[own, 0])
         for i in np.nonzero(plan.seq_lens // size > before // size)[0]:
             seq = self.queues.seq_of_row[rows[i]]
             assert seq is not None
@@ -136,6 +134,20 @@ class Ledger:
             self.beams.select(plan, result)
         for group in list(self.queues.prefilling.values()):
             self.branches.restore(group)
+            self.queues.settle(group)
+
+    def append(self, rows: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
+        """One more token for each of `rows`. `commit` enters what was drawn; the emitter, which knows where a sequence
+        ends, what was forced after it."""
+        columns = self.rows
+        columns.tokens[rows, columns.num_tokens[rows]] = tokens
+        columns.num_tokens[rows] += 1
+
+    def settle(self, rows: NDArray[np.int32]) -> None:
+        """Gaps of running `rows` changed by `append`."""
+        for row in rows:
+            group = self.queues.group_of_row[row]
+            assert group is not None
             self.queues.settle(group)
 
     def finish_sequence(self, seq: Sequence, reason: str) -> None:
@@ -280,6 +292,12 @@ class Ledger:
         return [seq.row, *(child.row for child in children)]
 
     # -- small books ----------------------------------------------------------------------------------------------
+
+    def _check_forced(self, sample_rows: NDArray[np.int32], result: StepResult) -> None:
+        for row in sample_rows[result.num_tokens > 1]:
+            group = self.queues.group_of_row[row]
+            if group is None or not group.request.params.takes_forced:
+                raise PluginContractError(f"the executor returned several tokens for row {row}, which takes one a draw")
 
     def _prompt_collected(self, row: int, upto: int) -> None:
         seq = self.queues.seq_of_row[row]

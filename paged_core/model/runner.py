@@ -102,6 +102,12 @@ class Runner:
         rows = torch.from_numpy(plan.sample_index).to(hidden.device, torch.int64)
         logits = self._decoder.logits(hidden.index_select(0, rows))
         samples = self._sampler.sample(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
+        if samples.forced:
+            most = max(map(len, samples.forced.values()))
+            result.tokens = np.zeros((draws, 1 + most), dtype=np.int32)
+            for draw, forced in samples.forced.items():
+                result.tokens[draw, 1 : 1 + len(forced)] = forced
+                result.num_tokens[draw] += len(forced)
         result.tokens[:, 0] = samples.tokens
         result.logprobs, result.candidates = samples.logprobs, samples.candidates
         for draw, reason in samples.failed.items():

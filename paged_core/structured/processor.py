@@ -24,14 +24,14 @@ class GrammarProcessor(LogitsProcessor):
     A pure function of the grammar and the tokens accepted: neither batch nor preemption can change it (laws 15, 16).
     """
 
-    def __init__(self, grammar: CompiledGrammar) -> None:
-        self._grammar = grammar
+    def __init__(self, grammar: CompiledGrammar, *, jump: bool = False) -> None:
+        self._grammar, self._jump = grammar, jump
         self._matcher = grammar.matcher()
         self._num_accepted = 0
 
     def fork(self) -> GrammarProcessor:
         """A processor at the beginning of the same grammar."""
-        return GrammarProcessor(self._grammar)
+        return GrammarProcessor(self._grammar, jump=self._jump)
 
     def apply(self, logits: Tensor) -> None:
         """Set every forbidden token of `logits` [vocab] to -inf. Raises GrammarError when the grammar gives up."""
@@ -58,3 +58,7 @@ class GrammarProcessor(LogitsProcessor):
             if not self._matcher.accept(int(token)):
                 raise GrammarError(f"the grammar does not allow token {token} as number {self._num_accepted + 1}")
             self._num_accepted += 1
+
+    def forced(self) -> Sequence[int]:
+        """What the grammar leaves no choice of, if jumping is on."""
+        return self._matcher.forced() if self._jump else ()

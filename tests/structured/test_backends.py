@@ -108,6 +108,24 @@ def test_schema_is_open_unless_it_closes_itself(backends, vocabulary, backend):
 
 
 @pytest.mark.parametrize("backend", BOTH)
+def test_forced_tokens_spell_the_only_way_on_and_never_the_end(backends, vocabulary, backend):
+    grammar = loaded(backends, backend, "regex", "x(other|orders) and nothing")
+    matcher = grammar.matcher()
+    assert matcher.accept(ord("x"))
+    forced = matcher.forced()
+    assert b"o".startswith(b"".join(vocabulary.tokens[token] for token in forced))
+    assert matcher.accept(vocabulary.tokens.index(b"o"))
+    assert matcher.accept(vocabulary.tokens.index(b"t"))
+    spelled = b"".join(vocabulary.tokens[token] for token in matcher.forced())
+    assert b"her and nothing".startswith(spelled)
+    assert len(spelled) >= 12
+    for token in vocabulary.tokens.index(b"h"), *map(ord, "er and nothing"):
+        assert matcher.accept(token)
+    assert matcher.forced() == []
+    assert EOS in allowed(matcher, vocabulary)
+
+
+@pytest.mark.parametrize("backend", BOTH)
 def test_matchers_do_not_share_their_state(backends, backend):
     grammar = loaded(backends, backend, "regex", "ab|cd")
     first, second = grammar.matcher(), grammar.matcher()

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from paged_core.api.batch import RowStart
     from paged_core.api.logits import LogitsProcessor
 
+MAX_FORCED = 32
+"""Forced tokens taken at a time; the next draw brings the rest. A step must be able to compute them."""
+
 
 class RowProcessors:
     """Forks by row, and the reasons of rows whose processors are of no use any more."""
@@ -26,6 +29,7 @@ class RowProcessors:
     def __init__(self, max_rows: int) -> None:
         self.active = np.zeros(max_rows, dtype=bool)
         self._forks: dict[int, list[LogitsProcessor]] = {}
+        self._jumping: set[int] = set()
         self._broken: dict[int, str] = {}
 
     def start(self, start: RowStart) -> None:
@@ -35,6 +39,8 @@ class RowProcessors:
         if not templates:
             return
         self.active[row] = True
+        if start.params.takes_forced:
+            self._jumping.add(row)
         forks = self._forks[row] = []
         doing = templates[0]
         try:
@@ -50,6 +56,7 @@ class RowProcessors:
         if self.active[row]:
             self.active[row] = False
             del self._forks[row]
+            self._jumping.discard(row)
             self._broken.pop(row, None)
 
     def names(self, row: int) -> str:
@@ -84,6 +91,20 @@ class RowProcessors:
                 self._broken[row] = _reason(fork, f"taking token {token}", error)
                 return self._broken[row]
         return ""
+
+    def forced(self, row: int) -> tuple[list[int], str]:
+        """Tokens that follow without a draw, now accepted; and why that failed, or ""."""
+        if row not in self._jumping:
+            return [], ""
+        (fork,) = self._forks[row]
+        try:
+            tokens = list(fork.forced())[:MAX_FORCED]
+            if tokens:
+                fork.accept(tokens)
+        except Exception as error:
+            self._broken[row] = _reason(fork, "taking forced tokens", error)
+            return [], self._broken[row]
+        return tokens, ""
 
     def _apply_together(self, work: Tensor, sound: dict[int, int]) -> None:
         for turn in range(max((len(self._forks[row]) for row in sound.values()), default=0)):

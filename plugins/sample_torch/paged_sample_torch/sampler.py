@@ -208,12 +208,23 @@ class TorchSampler(Sampler):
         for i in np.flatnonzero(np.isneginf(host[2])).tolist():
             result.failed.setdefault(i, NOTHING_LEFT)
         for i in np.flatnonzero(step.processed).tolist():
-            if i not in result.failed and (reason := self._processors.accept(int(rows[i]), int(result.tokens[i]))):
-                result.failed[i] = reason
+            if i not in result.failed:
+                self._follow(result, i, int(rows[i]))
         for i in result.failed:
             result.tokens[i] = 0
             result.candidates.pop(i, None)
             result.logprobs.pop(i, None)
+
+    def _follow(self, result: Samples, draw: int, row: int) -> None:
+        """Tell the row's processors of the draw's token, and take what they force after it."""
+        reason = self._processors.accept(row, int(result.tokens[draw]))
+        forced: list[int] = []
+        if not reason:
+            forced, reason = self._processors.forced(row)
+        if reason:
+            result.failed[draw] = reason
+        elif forced:
+            result.forced[draw] = forced
 
     def _processed(
         self, work: Tensor, local: NDArray[np.int64], rows: NDArray[np.int32], positions: NDArray[np.int32]
@@ -249,7 +260,8 @@ class TorchSampler(Sampler):
             return
         for i, row in enumerate(step.rows.tolist()):
             if row in edits and i not in step.result.failed:
-                edits[row].add(int(step.result.tokens[i]))
+                for token in (int(step.result.tokens[i]), *step.result.forced.get(i, ())):
+                    edits[row].add(token)
 
 
 def argmax(logits: Tensor) -> Tensor:
