@@ -71,7 +71,10 @@ def test_sharing_runs_samples_beams_and_prefixes_on_a_real_model(tmp_path: Path,
     for name in ("tasks", "chat"):
         for width in (2, 4, 6):
             assert 0 < saved[name, "sample", width] < saved[name, "beam", width] < (width - 1) / width
-    one_shot, five_shots = rows(path, 1)
+    drawn = [row for row in rows(path, 1) if row["prompts"] == "ShareGPT-like"]
+    assert [row["paper"] for row in drawn] == [0.443, None, 0.663]
+    assert 0 < drawn[0]["saved"] < drawn[1]["saved"] < drawn[2]["saved"]
+    one_shot, five_shots = rows(path, 2)
     assert (one_shot["shots"], five_shots["shots"]) == (1, 5)
     for row in (one_shot, five_shots):
         spared = row["tokens_off"] - row["tokens_on"]
