@@ -181,7 +181,7 @@ class SamplingParams:
         reported of each token, and nothing else that could forbid one."""
         one = self.n == 1 and not self.ranked and not self.use_beam_search and len(self.logits_processors or ()) == 1
         plain = self.logprobs is None and self.logprob_token_ids is None and self.repetition_detection is None
-        return one and plain and self.allowed_token_ids is None and not self.bad_words
+        return one and plain and self.allowed_token_ids is None and not (self.bad_words or self.bad_words_token_ids)
 
     def for_sampler(self) -> SamplingParams:
         """These parameters as the sampler needs them: ranking wants the log-probability of every drawn token, beams

@@ -87,7 +87,7 @@ class SamplerBench:
         assert tokens.shape == (len(numbers),), f"tokens have shape {tokens.shape}; one a draw: {len(numbers)}"
         for draw, number in enumerate(numbers):
             if draw not in result.failed:
-                self.rows[number].output.append(int(tokens[draw]))
+                self.rows[number].output += [int(tokens[draw]), *result.forced.get(draw, ())]
         return result
 
     def run(self, number: int, logits: Any, steps: int) -> list[int]:

@@ -33,6 +33,13 @@ class _Follow(LogitsProcessor):
         self.heard += tokens
 
 
+class _Train(_Follow):
+    """Two more tokens follow each draw without one."""
+
+    def forced(self):
+        return [self.heard[-1] + 1, self.heard[-1] + 2]
+
+
 class _Scale(LogitsProcessor):
     def __init__(self, factor: float) -> None:
         self.factor = factor
@@ -114,6 +121,20 @@ def test_a_row_started_anew_tells_a_new_fork_the_whole_output(sampler):
     bench.sampler.end(0)
     start(bench, 0)
     assert bench.run(0, spread(), 1) == [int(spread().argmax())], "a processor outlived its row"
+
+
+@requires("logits_processors")
+def test_forced_tokens_are_taken_where_the_parameters_allow_it_and_told_to_the_processor(sampler):
+    """To take none is allowed: they are then drawn like all others."""
+    bench = SamplerBench(sampler)
+    start(bench, 0, _Train())
+    start(bench, 1, _Train(), logprobs=0)
+    start(bench, 2, _Train(), bad_words=[[7, 7]])
+    samples = bench.sample({0: spread(), 1: spread(), 2: spread()})
+    assert samples.tokens.tolist() == [1, 1, 1]
+    assert samples.forced in ({}, {0: [2, 3]}), f"forced {samples.forced}, where only draw 0 may: [2, 3]"
+    after = bench.sample({0: spread(), 1: spread()}).tokens.tolist()
+    assert after == [4 if samples.forced else 2, 2], f"what follows is {after}: forced tokens were not accepted"
 
 
 @requires("logits_processors")
