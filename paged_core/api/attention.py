@@ -7,10 +7,11 @@
 Semantics. Query token i of a sequence at position p attends to positions j <= p of that sequence, and with a window w
 only to p - w < j. Logits are q.k * scale, then softcap * tanh(logits / softcap) when the layer has a softcap, then
 softmax in fp32. Slots that no position of a live sequence owns may hold anything, NaN included. A sequence's result
-must not depend on its neighbours in the batch beyond rounding; with `batch_invariant` not at all. `Batch.shared_prefixes`
-tells of disjoint sets of sequences whose tables begin with the same blocks, all full before this step; a backend may read
-those once or make nothing of it. q, k, v and the arrays of the batch are only read. Positions that a window has left
-behind belong to a live sequence: they hold numbers.
+must not depend on its neighbours in the batch beyond rounding; with `batch_invariant` not at all. q, k, v and the
+arrays of the batch are only read. Positions that a window has left behind belong to a live sequence: they hold numbers.
+
+`Batch.shared_prefixes` tells of disjoint sets of sequences whose tables begin with the same blocks, all full before
+this step. A backend may read those once (`shared_prefix`) or make nothing of it.
 
 Capabilities: sliding_window, softcap, lse (forward returns log-sum-exp), fused_rope (takes unrotated q and k),
 batch_invariant, shared_prefix, fp32, bf16, fp16 (KV element types), swap.
