@@ -67,6 +67,7 @@ class Size:
     chat_tokens: int = 128
     requests: int = 64  # of drawn beams
     seed: int = 0
+    clock: str = "wall"  # of the rounds; "cpu" for one thread on a busy machine
 
 
 QUICK = Size(minutes=1.0, prompts=4, sentences=6, rounds=1, chat_tokens=24, requests=4)
@@ -213,24 +214,24 @@ def prefix_table(data: Data, settings: Mapping[str, Any], size: Size, say: Calla
     with LLM(**dict(settings, prefix_cache=True)) as on, LLM(**dict(settings, prefix_cache=False)) as off:
         for shots, (near, paper) in PAPER_PREFIX.items():
             work = translations(data.pairs, on.tokenizer, shots, near, size.sentences)
-            table.add(*_prefix_row(work, {"on": on.engine, "off": off.engine}, size.rounds, say), paper)
+            table.add(*_prefix_row(work, {"on": on.engine, "off": off.engine}, size, say), paper)
     table.notes += [
-        f"Medians of {size.rounds} rounds, on and off in turns; every round starts cold: the first sentence writes the",
-        "prefix, then all others are queued. Greedy, outputs as long as the references. Spread: of the ratio, largest",
-        "less least over the median. Paper: vLLM with sharing over Orca (Oracle), another engine with another memory",
-        "layout; here this engine over itself, which spares computing the prefix again (and reading it again, where",
-        "attention shares it).",
+        f"Medians of {size.rounds} rounds ({size.clock} time), on and off in turns, each from cold: the first sentence",
+        "writes the prefix, then all others are queued. Greedy, outputs as long as the references. Spread: of the",
+        "ratio, largest less least over the median. Paper: vLLM with sharing over Orca (Oracle), another engine with",
+        "another memory layout; here this engine over itself, which spares computing the prefix again (and reading it",
+        "again, where attention shares it).",
     ]
     return table
 
 
 def _prefix_row(
-    work: Translations, engines: Mapping[str, Engine], rounds: int, say: Callable[[str], None]
+    work: Translations, engines: Mapping[str, Engine], size: Size, say: Callable[[str], None]
 ) -> tuple[int | float, ...]:
     runs = {name: Translator(engine, work) for name, engine in engines.items()}
     for run in runs.values():
         run.run()  # first compilations and first touches are nobody's time
-    times = alternate({name: run.run for name, run in runs.items()}, rounds, say)
+    times = alternate({name: run.run for name, run in runs.items()}, size.rounds, say, size.clock)
     gain, sentences = ratio(times["off"], times["on"]), len(work.prompts)
     seconds = (times["off"].median, times["on"].median, sentences / times["on"].median)
     computed = (runs["off"].computed, runs["on"].computed)

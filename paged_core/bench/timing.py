@@ -38,24 +38,31 @@ class Measurement:
         return Measurement(tuple(amount / sample for sample in self.samples), unit)
 
 
+CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+"""`cpu` counts all threads of this process and nothing of others: for one thread on a busy machine."""
+
+
 def measure(action: Callable[[], object], rounds: int, warmups: int = 1) -> Measurement:
     """Seconds of `action`, called `warmups` times without a clock first."""
     for _ in range(warmups):
         action()
-    return Measurement(tuple(_seconds(action) for _ in range(rounds)))
+    return Measurement(tuple(_seconds(action, CLOCKS["wall"]) for _ in range(rounds)))
 
 
 def alternate(
-    actions: Mapping[str, Callable[[], object]], rounds: int, progress: Callable[[str], None] = lambda line: None
+    actions: Mapping[str, Callable[[], object]],
+    rounds: int,
+    progress: Callable[[str], None] = lambda line: None,
+    clock: str = "wall",
 ) -> dict[str, Measurement]:
     """Seconds of every action, one of each a round, the order reversed every other round. Warm-ups are the caller's.
 
-    `progress` hears one line a sample.
+    `progress` hears one line a sample; `clock` is one of `CLOCKS`.
     """
     samples: dict[str, list[float]] = {name: [] for name in actions}
     for i in range(rounds):
         for name in list(actions)[:: 1 if i % 2 == 0 else -1]:
-            seconds = _seconds(actions[name])
+            seconds = _seconds(actions[name], CLOCKS[clock])
             samples[name].append(seconds)
             progress(f"round {i + 1} of {rounds}, {name}: {seconds:.2f} s")
     return {name: Measurement(tuple(values)) for name, values in samples.items()}
@@ -67,7 +74,7 @@ def ratio(upper: Measurement, lower: Measurement) -> Measurement:
     return Measurement(tuple(a / b for a, b in pairs), "x")
 
 
-def _seconds(action: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def _seconds(action: Callable[[], object], clock: Callable[[], float]) -> float:
+    begin = clock()
     action()
-    return time.perf_counter() - begin
+    return clock() - begin

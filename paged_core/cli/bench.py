@@ -41,7 +41,7 @@ def _sharing(parameters: Mapping[str, Any]) -> None:
     data = _data(parameters)
     from paged_core.bench import Report, conditions, sharing
 
-    size = sharing.QUICK if parameters["quick"] else sharing.Size(seed=parameters["seed"])
+    size = sharing.QUICK if parameters["quick"] else sharing.Size(seed=parameters["seed"], clock=parameters["clock"])
     settings = _settings(parameters)
     threads = parameters["threads"] or "default"
     report = Report("bench sharing", conditions(threads=threads, seed=size.seed, data=data.source))
@@ -145,6 +145,13 @@ _PART = Option(
     ["--part"], section=_BENCH, multiple=True, type=click.Choice(_PARTS), help="Only this. Repeatable. Default: all."
 )
 _DATA = Option(["--data"], section=_BENCH, metavar="DIR", help="Prompts and lengths; docs/cli.md lists the files.")
+_CLOCK = Option(
+    ["--clock"],
+    section=_BENCH,
+    type=click.Choice(["wall", "cpu"]),
+    default="wall",
+    help="Of prefix: cpu time is for --threads 1 on a busy machine. Default: wall.",
+)
 _WORKLOAD = Option(
     ["--workload"],
     section=_BENCH,
@@ -156,7 +163,7 @@ _PLOT = Option(["--plot"], section=_BENCH, metavar="FILE", help="Draw the curve:
 bench_command = click.Group(
     "bench",
     commands=[
-        _command("sharing", _sharing, [_PART, _DATA, _seed()], _SHARING_HELP),
+        _command("sharing", _sharing, [_PART, _DATA, _CLOCK, _seed()], _SHARING_HELP),
         _command("latency", _latency, [_rounds_option(), _seed()], _LATENCY_HELP),
         _command("throughput", _throughput, [_WORKLOAD, _rounds_option(), _seed()], _THROUGHPUT_HELP),
         _command("engine", _engine, [_PLOT, _rounds_option()], _ENGINE_HELP),

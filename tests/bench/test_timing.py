@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from paged_core.bench.timing import Measurement, alternate, measure, ratio
@@ -33,3 +35,8 @@ def test_a_measurement_summarises_its_samples() -> None:
     assert (seconds.median, seconds.best) == (2.0, 1.0)
     assert seconds.spread == pytest.approx(1.5)
     assert seconds.over(8.0, "tokens/s") == Measurement((2.0, 8.0, 4.0), "tokens/s")
+
+
+def test_processor_time_does_not_count_waiting() -> None:
+    times = alternate({"nap": lambda: time.sleep(0.2)}, 1, clock="cpu")
+    assert times["nap"].median < 0.2
