@@ -133,9 +133,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
     )
     attention = plugins.select("attn", settings.attn, attention_need).provider
     fused = frozenset({"fused_rope"}) & attention.capabilities if spec.ropes else frozenset()
-    modes = frozenset() if settings.logprobs_mode == "raw_logprobs" else frozenset({"logprobs_modes"})
-    sampler_need = SamplerNeed(device, spec.vocab_size, 0, (), modes, settings.logprobs_mode)
-    sampler = plugins.select("sampler", settings.sampler, sampler_need).provider.name
+    sampler = plugins.select("sampler", settings.sampler, _sampler_need(settings, device, spec)).provider.name
     kv_bytes = spec.kv_bytes_per_token(element_bytes(kv_dtype))
     return ExecutorNeed(
         model=settings.model,
@@ -158,6 +156,12 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         cache_dir=str(cache_dir()),
         logprobs_mode=settings.logprobs_mode,
     )
+
+
+def _sampler_need(settings: Settings, device: str, spec: ModelSpec) -> SamplerNeed:
+    """What the sampler must do, its number of rows not known yet."""
+    modes = frozenset() if settings.logprobs_mode == "raw_logprobs" else frozenset({"logprobs_modes"})
+    return SamplerNeed(device, spec.vocab_size, 0, (), modes, settings.logprobs_mode)
 
 
 def choose(settings: Settings, plugins: Plugins, need: ExecutorNeed) -> dict[str, str]:
