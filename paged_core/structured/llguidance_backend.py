@@ -58,7 +58,6 @@ class LLGuidance:
         self._tokenizer = llguidance.LLTokenizer(
             wrapper, n_vocab=len(vocabulary.tokens), eos_token=list(vocabulary.eos_token_ids)
         )
-        self._eos = vocabulary.eos_token_ids
         self._limits = llguidance.LLParserLimits(verbose_errors=False)
         self._num_words = -(-len(vocabulary.tokens) // 32)
 
@@ -81,7 +80,7 @@ class LLGuidance:
         matcher = matcher_type(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
-        return _Grammar(matcher, self._eos, 4096 + _BYTES_PER_CHARACTER * len(grammar))
+        return _Grammar(matcher, 4096 + _BYTES_PER_CHARACTER * len(grammar))
 
     def _text(self, spec: GrammarSpec) -> str:
         matcher, text = self._llguidance.LLMatcher, spec.text
@@ -102,16 +101,16 @@ class LLGuidance:
 
 
 class _Grammar:
-    def __init__(self, matcher: Any, eos: tuple[int, ...], num_bytes: int) -> None:
-        self._matcher, self._eos, self.num_bytes = matcher, eos, num_bytes
+    def __init__(self, matcher: Any, num_bytes: int) -> None:
+        self._matcher, self.num_bytes = matcher, num_bytes
 
     def matcher(self) -> _Matcher:
-        return _Matcher(self._matcher.deep_copy(), self._eos)
+        return _Matcher(self._matcher.deep_copy())
 
 
 class _Matcher:
-    def __init__(self, matcher: Any, eos: tuple[int, ...]) -> None:
-        self._matcher, self._eos = matcher, eos
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
 
     def fill(self, words: NDArray[np.int32]) -> None:
         self._matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
@@ -122,8 +121,7 @@ class _Matcher:
         return bool(self._matcher.consume_token(token))
 
     def forced(self) -> list[int]:
-        tokens = list(self._matcher.compute_ff_tokens())
-        return tokens[:-1] if tokens and tokens[-1] in self._eos else tokens  # whether to end is the sampler's affair
+        return list(self._matcher.compute_ff_tokens())
 
 
 def _literal(character: str) -> str:

@@ -116,6 +116,7 @@ def test_forced_tokens_spell_the_only_way_on_and_never_the_end(backends, vocabul
     assert b"o".startswith(b"".join(vocabulary.tokens[token] for token in forced))
     assert matcher.accept(vocabulary.tokens.index(b"o"))
     assert matcher.accept(vocabulary.tokens.index(b"t"))
+    assert EOS not in matcher.forced()
     spelled = b"".join(vocabulary.tokens[token] for token in matcher.forced())
     assert b"her and nothing".startswith(spelled)
     assert len(spelled) >= 12
