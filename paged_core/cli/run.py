@@ -80,7 +80,10 @@ def _answer(parameters: Mapping[str, Any]) -> int:
         first = metrics.first_token_time if metrics is not None else None
         first_s = None if metrics is None or first is None else first - metrics.arrival_time
         _closing_tables(llm, parameters, before_s, first_s)
-    return _INTERRUPTED if stopped else 0
+    if stopped:
+        return _INTERRUPTED
+    failed = output is not None and any(branch.finish_reason == "error" for branch in output.outputs)
+    return _SOME_FAILED if failed else 0
 
 
 def _chat(parameters: Mapping[str, Any]) -> int:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from paged_core.api.output import CompletionOutput, RequestOutput
+
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
@@ -55,6 +57,15 @@ def test_nonsense_is_refused_before_a_model_is_loaded(llm, invoke, monkeypatch, 
     assert result.exit_code == 2
     assert said in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_form_that_cannot_be_compiled_is_told_and_is_no_success(llm, invoke, monkeypatch):
+    branch = CompletionOutput(0, "", [], finish_reason="error")
+    last = RequestOutput("r", "x", [1], [branch], finished=True, error="the regex cannot be compiled: look-around")
+    monkeypatch.setattr(llm, "stream", lambda prompt, params: iter([last]))
+    result = invoke("run", "x", "--regex", "(?=a)b")
+    assert result.exit_code == 2
+    assert "note: the regex cannot be compiled" in result.stderr
 
 
 def test_a_file_that_is_no_text_is_refused(invoke, llm, tmp_path):
