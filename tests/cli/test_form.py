@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from paged_core.api.output import CompletionOutput, RequestOutput
+from paged_core.api.output import CompletionOutput, RequestMetrics, RequestOutput
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
@@ -61,7 +61,8 @@ def test_nonsense_is_refused_before_a_model_is_loaded(llm, invoke, monkeypatch, 
 
 def test_a_form_that_cannot_be_compiled_is_told_and_is_no_success(llm, invoke, monkeypatch):
     branch = CompletionOutput(0, "", [], finish_reason="error")
-    last = RequestOutput("r", "x", [1], [branch], finished=True, error="the regex cannot be compiled: look-around")
+    said, metrics = "the regex cannot be compiled: look-around", RequestMetrics(10.0, finished_time=11.0)
+    last = RequestOutput("r", "x", [1], [branch], finished=True, error=said, metrics=metrics)
     monkeypatch.setattr(llm, "stream", lambda prompt, params: iter([last]))
     result = invoke("run", "x", "--regex", "(?=a)b")
     assert result.exit_code == 2
