@@ -63,7 +63,7 @@ def test_a_form_that_cannot_be_compiled_is_told_and_is_no_success(llm, invoke, m
     branch = CompletionOutput(0, "", [], finish_reason="error")
     said, metrics = "the regex cannot be compiled: look-around", RequestMetrics(10.0, finished_time=11.0)
     last = RequestOutput("r", "x", [1], [branch], finished=True, error=said, metrics=metrics)
-    monkeypatch.setattr(llm, "stream", lambda prompt, params: iter([last]))
+    monkeypatch.setattr(llm, "stream", lambda prompt, params: (one for one in [last]))
     result = invoke("run", "x", "--regex", "(?=a)b")
     assert result.exit_code == 2
     assert "note: the regex cannot be compiled" in result.stderr
