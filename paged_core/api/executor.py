@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class ExecutorNeed:
     """Everything the execution side needs; no autos left. Bytes and tokens; `threads` 0 = the library's default.
 
-    `logprobs_mode`: what the sampler reports, as in `SamplerNeed`.
+    `logprobs_mode`: what the sampler reports, as in `SamplerNeed`. `quantization`: none, or int8 for the weights of
+    the linear layers.
     `attn_required`: capabilities of the chosen attention backend that the executor switches on (`fused_rope`).
     """
 
@@ -52,6 +53,7 @@ class ExecutorNeed:
     cache_dir: str | None = None
     required: frozenset[str] = frozenset()
     logprobs_mode: LogprobsMode = "raw_logprobs"
+    quantization: str = "none"
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         attn_required=fused,
         cache_dir=str(cache_dir()),
         logprobs_mode=settings.logprobs_mode,
+        quantization=settings.quantization,
     )
 
 
@@ -206,6 +207,7 @@ def engine_config(
         prefix_cache=settings.prefix_cache,
         seed=settings.seed,
         audit=settings.audit,
+        quantization=need.quantization,
         logprobs_mode=settings.logprobs_mode,
         max_logprobs=settings.max_logprobs,
         structured_backend=settings.structured_backend,

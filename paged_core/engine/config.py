@@ -36,6 +36,7 @@ class EngineConfig:
     prefix_cache: bool
     seed: int | None = None
     audit: bool = False
+    quantization: str = "none"
     logprobs_mode: LogprobsMode = "raw_logprobs"
     max_logprobs: int = 50  # -1 = the whole vocabulary
     sampler_capabilities: frozenset[str] = CAPABILITIES
@@ -57,8 +58,9 @@ class EngineConfig:
         chosen = "  ".join(f"{kind}={name}" for kind, name in self.plugins.items())
         pool = self.num_blocks * self.block_bytes / _GIB
         host = self.num_host_blocks * self.block_bytes / _GIB
+        types = self.dtype if self.quantization == "none" else f"{self.dtype} with {self.quantization} weights"
         lines = [
-            f"{self.model}: {self.architecture}, {self.dtype} on {self.device}, up to {self.max_model_len} tokens",
+            f"{self.model}: {self.architecture}, {types} on {self.device}, up to {self.max_model_len} tokens",
             (
                 f"KV pool: {self.kv_tokens:,} tokens = {self.num_blocks:,} blocks of {self.block_size} "
                 f"({pool:.2f} GiB {self.kv_dtype}), swap {self.num_host_blocks:,} blocks ({host:.2f} GiB)"

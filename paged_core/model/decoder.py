@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from paged_core.api.attention import AttentionLayer
 from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Mlp, Norm, SelfAttention
-from paged_core.model.linear import Linear
 from paged_core.model.moe import Mixture
 from paged_core.model.rope import rope_table
 from paged_core.model.store import WeightStore
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from paged_core.api.attention import Attention
     from paged_core.api.model import ModelSpec
+    from paged_core.model.place import Place
 
 
 class Decoder:
@@ -37,6 +37,7 @@ class Decoder:
         self.fused_rope = fused_rope
         self.max_length = max_length
         self._attention = attention
+        self._quantized = store.linears.quantized
         self._embed = store.take("embed.weight")
         self.device = self._embed.device
         self.dtype = self._embed.dtype
@@ -49,15 +50,14 @@ class Decoder:
         self._norm = Norm(spec, store, "norm") if spec.final_norm else None
         # a tied head shares the embedding's values; packed for products they are a second copy
         head = self._embed if spec.tie_embeddings else store.take("head.weight")
-        self._head = Linear(head, store.take_if_any("head.bias"))
+        self._head = store.linears.make(head, store.take_if_any("head.bias"))
         self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
 
     @staticmethod
     def load(
         spec: ModelSpec,
         weights: Iterable[tuple[str, Tensor]],
-        dtype: torch.dtype,
-        device: torch.device | str,
+        place: Place,
         attention: Attention,
         fused_rope: bool = False,
         max_length: int | None = None,
@@ -66,9 +66,10 @@ class Decoder:
 
         `max_length`: the longest sequence the engine admits, when it is less than the model's; it also fixes the
         frequencies of length-dependent rotary embeddings (`paged_core.model.rope`).
-        Raises ModelFormatError for missing, doubled, unknown and misshapen tensors.
+        Raises ModelFormatError for missing, doubled, unknown and misshapen tensors, ConfigError for a quantization that
+        nothing here computes.
         """
-        store = WeightStore(spec, dtype, torch.device(device))
+        store = WeightStore(spec, place)
         for name, tensor in checked(spec, weights):
             store.put(name, tensor)
         return Decoder(spec, store, attention, fused_rope, min(max_length or spec.max_position, spec.max_position))
@@ -97,6 +98,8 @@ class Decoder:
         if self._project_out is not None:
             hidden = self._project_out(hidden)
         logits = self._head(hidden).float()
+        if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
+            logits.masked_fill_(hidden.isnan().any(dim=-1, keepdim=True), torch.nan)
         cap = self.spec.logits_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 

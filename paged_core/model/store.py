@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paged_core.model.linear import Linear
+from paged_core.model.linear import Linear, Linears
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from paged_core.api.model import ModelSpec
+    from paged_core.model.place import Place
 
 _QKV = re.compile(r"(layers\.\d+\.attn)\.([qkv])\.(weight|bias)")
 _GATE_UP = re.compile(r"(layers\.\d+\.(?:mlp|moe\.experts\.\d+))\.(gate|up)\.(weight|bias)")
@@ -29,10 +30,10 @@ _GATE_UP = re.compile(r"(layers\.\d+\.(?:mlp|moe\.experts\.\d+))\.(gate|up)\.(we
 class WeightStore:
     """Parameters by name. Tensors that already have the right type, device and order are kept without a copy."""
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, spec: ModelSpec, place: Place) -> None:
         self._spec = spec
-        self._dtype = dtype
-        self._device = device
+        self._dtype, self._device = place.dtype, place.device
+        self.linears = Linears(place)
         self._tensors: dict[str, Tensor] = {}
 
     def put(self, name: str, tensor: Tensor) -> None:
@@ -56,7 +57,7 @@ class WeightStore:
 
     def linear(self, name: str) -> Linear:
         """The linear layer of `name`.weight and, if there is one, `name`.bias."""
-        return Linear(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
+        return self.linears.make(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
 
     def _part(self, name: str) -> Tensor | None:
         """The piece of a fused parameter that `name` fills, or None."""

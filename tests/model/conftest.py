@@ -14,6 +14,7 @@ from paged_core.api.attention import AttentionNeed
 from paged_core.api.batch import Batch
 from paged_core.api.provider import PluginSettings
 from paged_core.model.decoder import Decoder
+from paged_core.model.place import Place
 from paged_core.model.spec import spec_from_hf
 from paged_core.model.weights import translate_hf
 
@@ -95,7 +96,8 @@ class PagedModel:
         provider = TorchAttentionProvider()
         assert provider.probe(need).ok
         self.attention = provider.create(need, PluginSettings(), None)
-        self.decoder = Decoder.load(spec, weights, dtype, "cpu", self.attention, **load)
+        place = Place(torch.device("cpu"), dtype)
+        self.decoder = Decoder.load(spec, weights, place, self.attention, **load)
         layout = self.attention.layout(64)
         self.caches = [torch.full(layout.shape, torch.nan, dtype=dtype) for _ in range(spec.num_layers)]
         self.tables = np.full((8, 64), -1, np.int32)

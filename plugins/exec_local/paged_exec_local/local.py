@@ -12,6 +12,7 @@ from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
+from paged_core.model.place import Place
 from paged_core.model.runner import Runner
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ class LocalExecutor(Executor):
         decoder = Decoder.load(
             spec,
             loader.weights(),
-            getattr(torch, need.dtype),
-            torch.device(need.device),
+            Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization),
             self._attention,
             fused_rope=fused,
             max_length=need.max_len,

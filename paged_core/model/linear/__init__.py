@@ -1,0 +1,6 @@
+"""Linear layers: a product with a weight, by the path that suits machine, element type and wanted precision."""
+
+from paged_core.model.linear.choice import Linears
+from paged_core.model.linear.path import Linear
+
+__all__ = ["Linear", "Linears"]
