@@ -129,11 +129,13 @@ class BeamSearch:
         return continued
 
     def best(self, num: int, reason: str) -> list[Hypothesis]:
-        """The `num` best hypotheses. Beams that still run in an unfinished search count as ended here, by `reason`."""
+        """The `num` best hypotheses, fewer when no more distinct beams could be formed, `num` empty ones when there was no
+        step yet. Beams that still run in an unfinished search count as ended here, by `reason`."""
         for beam in () if self.done else self._running:
             self._finish(beam, reason, None)
-        missing = num - len(self._finished)
-        return self._finished[:num] + [Hypothesis(None, 0.0, 0.0, reason, None)] * missing
+        if self._length == 0:
+            return [Hypothesis(None, 0.0, 0.0, reason, None)] * num
+        return self._finished[:num]
 
     def _extended(self, beam: Beam, top: TopLogprobs, rank: int, cumulative: np.float32) -> Beam:
         token, shown = int(top.token_ids[0, rank]), self._params.logprobs or 0

@@ -257,6 +257,12 @@ def test_logprobs_are_those_of_the_beams_own_path(plugins, drain, num_logprobs):
         assert [item.decoded_token for item in path] == [chr(token) for token in one.token_ids]
 
 
+def test_no_more_beams_are_returned_than_could_be_formed(plugins, drain):
+    engine = by_table(plugins, logits_by_output([{A: 0.0}], default=-float("inf")))
+    engine.add_request("r", [1, 2], beams(3, 4))
+    assert [one.text for one in drain(engine)["r"].outputs] == ["AAAA"]
+
+
 def test_aborted_beams_give_what_there_is_and_the_blocks_back(shadow):
     engine = shadow()
     engine.add_request("waits", list(b"never ran"), beams(3))
