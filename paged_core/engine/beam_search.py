@@ -129,8 +129,8 @@ class BeamSearch:
         return continued
 
     def best(self, num: int, reason: str) -> list[Hypothesis]:
-        """The `num` best hypotheses, fewer when no more distinct beams could be formed, `num` empty ones when there was no
-        step yet. Beams that still run in an unfinished search count as ended here, by `reason`."""
+        """The `num` best hypotheses, fewer when no more beams could be formed, `num` empty ones when there was no step
+        yet. Beams that still run in an unfinished search count as ended here, by `reason`."""
         for beam in () if self.done else self._running:
             self._finish(beam, reason, None)
         if self._length == 0:
