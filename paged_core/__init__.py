@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from paged_core.api.output_kind import RequestOutputKind
     from paged_core.api.params import SamplingParams
     from paged_core.api.repetition import RepetitionDetectionParams
+    from paged_core.api.structured import StructuredOutputsParams
     from paged_core.engine.aio import AsyncLLM
     from paged_core.engine.llm import LLM
 
@@ -29,6 +30,7 @@ __all__ = [
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "StructuredOutputsParams",
     "__version__",
     "hookimpl",
 ]
@@ -44,6 +46,7 @@ _HOMES = {
     "RequestOutput": "paged_core.api.output",
     "RequestOutputKind": "paged_core.api.output_kind",
     "SamplingParams": "paged_core.api.params",
+    "StructuredOutputsParams": "paged_core.api.structured",
     "hookimpl": "paged_core.api.hookspecs",
 }
 

@@ -82,6 +82,13 @@ def test_conformance_in_the_bundle_is_the_one_that_stands_alone() -> None:
     assert len((CONFORMANCE / "README.md").read_text().split()) >= 40
 
 
+def test_developers_get_what_users_may_add() -> None:
+    extras = project(ROOT)["project"]["optional-dependencies"]
+    assert set(extras["structured"]) <= set(extras["dev"])
+    pinned = {name_only(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert {name_only(text) for text in extras["structured"]} | {"apache-tvm-ffi"} <= pinned
+
+
 @pytest.mark.parametrize("folder", PLUGIN_FOLDERS, ids=PLUGIN_IDS)
 class TestPlugin:
     def test_name_entry_point_and_package_agree(self, folder: Path) -> None:
