@@ -70,6 +70,7 @@ class Report:
     def show(self, console: Console) -> None:
         """Tables, notes and the conditions, on a console of rich."""
         for table in self.tables:
+            console.print(table.title, style="bold", markup=False, highlight=False)
             console.print(_drawn(table))
             for note in table.notes:
                 console.print(f"  {note}", style="dim", markup=False, highlight=False)
@@ -83,7 +84,7 @@ def _drawn(table: Table) -> Any:
     from rich.table import Table as Drawing
     from rich.text import Text
 
-    drawing = Drawing(title=table.title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    drawing = Drawing(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, column in enumerate(table.columns):
         numbers = any(isinstance(row[i], int | float) for row in table.rows)
         drawing.add_column(Text(column.head), justify="right" if numbers else "left")
