@@ -36,6 +36,9 @@ _SAMPLING: tuple[tuple[str, click.ParamType[Any], str], ...] = (
     ("min_p", click.FLOAT, "Drop tokens less probable than this share of the best one's. [default: 0]"),
     ("seed", click.INT, "Makes the draws repeatable."),
     ("n", click.INT, "Answers per prompt. [default: 1]"),
+    ("best_of", click.INT, "Draw so many answers and keep the n most probable. [default: n]"),
+    ("beam_width", click.INT, "Search with so many beams instead of drawing; the best n are the answers."),
+    ("length_penalty", click.FLOAT, "Beams are ranked by log-probability / length ** this. [default: 1]"),
     ("presence_penalty", click.FLOAT, "Subtracted once from tokens already in the output. [default: 0]"),
     ("frequency_penalty", click.FLOAT, "Subtracted per occurrence in the output. [default: 0]"),
     ("repetition_penalty", click.FLOAT, "Above 1 disfavours tokens of prompt and output. [default: 1]"),
@@ -77,6 +80,8 @@ def sampling_values(parameters: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(RUN_DEFAULTS)
     names = [*(name for name, _, _ in _SAMPLING), "ignore_eos"]
     values |= {name: parameters[name] for name in names if parameters.get(name) is not None}
+    if parameters["beam_width"] is not None:
+        values["use_beam_search"] = True
     if parameters["stop"]:
         values["stop"] = list(parameters["stop"])
     return values | form_values(parameters)

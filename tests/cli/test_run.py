@@ -122,6 +122,9 @@ def test_sampling_flags_become_sampling_params(llm, invoke, monkeypatch):
     assert (seen[0].temperature, seen[0].max_tokens, seen[0].ignore_eos, seen[0].stop) == (0, 512, False, [])
     assert (seen[1].temperature, seen[1].top_k, seen[1].seed, seen[1].stop) == (0.5, 5, 7, ["A", "B"])
     assert (seen[1].ignore_eos, seen[1].max_tokens) == (True, 9)
+    invoke("run", "x", "--beam-width=3", "--n=2", "--length-penalty=0.5")
+    assert (seen[2].use_beam_search, seen[2].beam_width, seen[2].n, seen[2].length_penalty) == (True, 3, 2, 0.5)
+    assert not seen[1].use_beam_search
 
 
 def test_timing_and_stats_on_request(llm, invoke):
