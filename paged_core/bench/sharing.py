@@ -61,11 +61,11 @@ class Size:
     """How much to run. `minutes` are virtual ones, of arrivals; the rest counts requests and rounds."""
 
     minutes: float = 20.0
-    prompts: int = 32
+    prompts: int = 48
     sentences: int = 32
     rounds: int = 3
     chat_tokens: int = 128
-    requests: int = 64  # of drawn beams
+    requests: int = 48  # of drawn beams
     seed: int = 0
     clock: str = "wall"  # of the rounds; "cpu" for one thread on a busy machine
 
