@@ -7,7 +7,6 @@ newcomers and returners are opened (prefix hits taken), swapped groups return, t
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,7 @@ from paged_core.engine.beams import Beams
 from paged_core.engine.branches import Branches
 from paged_core.engine.prefixes import SharedPrefixes
 from paged_core.engine.queues import Queues
+from paged_core.engine.residence import Moves, Residence, no_room
 from paged_core.engine.stepplan import StepPlanBuilder
 from paged_core.engine.view import LedgerView
 from paged_core.errors import PluginContractError
@@ -27,22 +27,10 @@ from paged_core.errors import PluginContractError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paged_core.api.allocator import Allocator, BlockCopy, SwapPair
+    from paged_core.api.allocator import Allocator
     from paged_core.api.preemption import Preemption
     from paged_core.api.scheduler import Decision, Run
     from paged_core.engine.beam_search import BeamSearch
-
-log = logging.getLogger("paged_core.engine")
-
-
-class _Moves:
-    """What one decision moves before it computes."""
-
-    def __init__(self) -> None:
-        self.swap_out: list[SwapPair] = []
-        self.swap_in: list[SwapPair] = []
-        self.copies: list[BlockCopy] = []
-        self.started: list[RowStart] = []
 
 
 class Ledger:
@@ -57,14 +45,17 @@ class Ledger:
         self.prefixes = SharedPrefixes(allocator, rows)
         self.token_budget, self.max_num_seqs = limits
         self.step = 0
-        self.num_preemptions = {"swap": 0, "recompute": 0}
         self.prompt_due: dict[int, int] = {}  # row -> first prompt position whose logprobs are still wanted
         self.num_cached: dict[str, int] = {}  # group id -> tokens of its first admission found in the prefix cache
-        self._preemption = preemption
+        self._residence = Residence(self.queues, allocator, self.branches, preemption)
         self._ended_rows: list[int] = []
         self._ended_groups: list[Group] = []
         self._seeds: dict[str, int] = {}
-        self._warned_no_host_room = False
+
+    @property
+    def num_preemptions(self) -> dict[str, int]:
+        """Groups evicted so far, by mode."""
+        return self._residence.num_preemptions
 
     # -- what the engine asks -------------------------------------------------------------------------------------
 
@@ -81,16 +72,16 @@ class Ledger:
         """What the scheduler may see now."""
         scratch = self.allocator.scratch(self.queues.running, self.queues.decode_rows)
         limits = (self.token_budget, self.max_num_seqs)
-        return LedgerView(self.queues, scratch, limits, (now, self.step), self._eviction_cost)
+        return LedgerView(self.queues, scratch, limits, (now, self.step), self._residence.eviction_cost)
 
     def apply(self, decision: Decision, view: LedgerView) -> StepPlan:
         """Audit `decision` and carry it out. Raises PluginContractError naming the broken law."""
         audit(decision, view)
-        moves = _Moves()
+        moves = Moves()
         changed = self.beams.take_changed()
         moves.started += [self._row_start(seq) for seq in changed]
         for group in decision.preempt:
-            self._evict(group, moves)
+            self._residence.evict(group, moves)
         decode_rows, decode_seqs = self.queues.decode_rows, self.queues.decode_seqs
         self._bring(decision, moves, view.now)
         builder = StepPlanBuilder(self.rows, self.step)
@@ -190,47 +181,23 @@ class Ledger:
         ended, self._ended_groups = self._ended_groups, []
         return ended
 
-    # -- leaving and coming back ----------------------------------------------------------------------------------
+    # -- coming and growing ---------------------------------------------------------------------------------------
 
-    def _evict(self, group: Group, moves: _Moves) -> None:
-        eviction = self._preemption.evict(group, self._num_blocks(group), self.allocator.stats().host_free)
-        mode = eviction.mode
-        if mode == "swap":
-            pairs = self.allocator.swap_out(group)
-            if pairs is None:
-                mode = "recompute"
-                if not self._warned_no_host_room:
-                    self._warned_no_host_room = True
-                    log.warning("no host room to swap %s out: it is recomputed instead (said once)", group.id)
-            else:
-                moves.swap_out += pairs
-        if mode == "recompute":
-            for seq in group.live:
-                self.allocator.free(seq)
-                self.rows.num_computed[seq.row] = 0
-            self.branches.drop(group)
-        self.num_preemptions[mode] += 1
-        self.queues.preempt(group, Residency.HOST if mode == "swap" else Residency.NONE)
-
-    def _bring(self, decision: Decision, moves: _Moves, now: float) -> None:
+    def _bring(self, decision: Decision, moves: Moves, now: float) -> None:
         swapped = [group for group in decision.resume if group.residency is Residency.HOST]
         for group in decision.resume:
             dropped = group.residency is Residency.NONE
             self.queues.resume(group)
             if dropped:
-                self._open(group)
+                self._residence.open(group)
         for group, _ in decision.run:
             if group.state is GroupState.WAITING:
                 self.queues.admit(group)
                 self._admitted(group, moves, now)
         for group in swapped:
-            pairs = self.allocator.swap_in(group)
-            if pairs is None:
-                raise _no_room(group, "swapping in")
-            moves.swap_in += pairs
-            self.queues.settle(group)
+            self._residence.swap_in(group, moves)
 
-    def _admitted(self, group: Group, moves: _Moves, now: float) -> None:
+    def _admitted(self, group: Group, moves: Moves, now: float) -> None:
         params = group.request.params
         group.first_scheduled = now
         (seq,) = group.sequences
@@ -239,7 +206,7 @@ class Ledger:
             self.prompt_due[seq.row] = 1
             seq.cold = len(group.request.prompt_token_ids) > 1 or bool(params.skip_reading_prefix_cache)
         moves.started.append(self._row_start(seq))
-        self.num_cached[group.id] = self._open(group)
+        self.num_cached[group.id] = self._residence.open(group)
 
     def _row_start(self, seq: Sequence) -> RowStart:
         """Branch i draws from the stream of its own seed, so that it equals a request that brings that seed."""
@@ -248,26 +215,14 @@ class Ledger:
         prompt, output = np.split(seq.token_ids.copy(), [len(request.prompt_token_ids)])
         return RowStart(seq.row, request.params.for_sampler(), seed, 0, prompt, output)
 
-    def _open(self, group: Group) -> int:
-        hits = 0
-        for seq in group.live:
-            if seq not in self.branches.away:
-                hits = self.allocator.open(seq)
-                self.rows.num_computed[seq.row] = hits
-        self.branches.restore(group)
-        self.queues.settle(group)
-        return hits
-
-    # -- growing --------------------------------------------------------------------------------------------------
-
-    def _grow_decodes(self, rows: NDArray[np.int32], seqs: list[Sequence], moves: _Moves) -> NDArray[np.int32]:
+    def _grow_decodes(self, rows: NDArray[np.int32], seqs: list[Sequence], moves: Moves) -> NDArray[np.int32]:
         copies = self.allocator.grow_decodes(seqs, rows)
         if copies is None:
             raise PluginContractError("decode_all does not fit: the scheduler ran what its scratch did not accept")
         moves.copies += copies
         return rows if copies else rows[self.rows.num_computed[rows] % self.allocator.block_size == 0]
 
-    def _grow_run(self, run: Run, builder: StepPlanBuilder, moves: _Moves) -> None:
+    def _grow_run(self, run: Run, builder: StepPlanBuilder, moves: Moves) -> None:
         """Spread the run over the branches. A gang samples only when all of it is here and caught up."""
         group, num_tokens = run
         parts, away = spread(group.live), self.branches.away
@@ -279,12 +234,12 @@ class Ledger:
                 continue
             copies = self.allocator.grow(seq, num)
             if copies is None:
-                raise _no_room(group, f"{num} more tokens")
+                raise no_room(group, f"{num} more tokens")
             moves.copies += copies
             draws = self._draws(seq, group, moves) if samples else ()
             builder.chunk(seq, num, draws=draws, prompt_from=self.prompt_due.get(seq.row))
 
-    def _draws(self, seq: Sequence, group: Group, moves: _Moves) -> list[int]:
+    def _draws(self, seq: Sequence, group: Group, moves: Moves) -> list[int]:
         """Rows that sample from `seq` now: its own, and those of the branches that fork from it with this draw."""
         forks = seq.num_output == 0 and seq.index == 0 and self.beams.search(group) is None
         children = self.branches.reserve(group) if forks else []
@@ -317,18 +272,6 @@ class Ledger:
         self.num_cached.pop(group.id, None)
         del self._seeds[group.id]
 
-    def _num_blocks(self, group: Group) -> int:
-        size = self.allocator.block_size
-        tables = [self.allocator.tables[seq.row, : -(-seq.num_computed // size)] for seq in group.live]
-        return len(np.unique(np.concatenate(tables)))
-
-    def _eviction_cost(self, group: Group) -> float:
-        return self._preemption.evict(group, self._num_blocks(group), self.allocator.stats().host_free).cost_s
-
 
 def _rows(seqs: list[Sequence]) -> NDArray[np.int32]:
     return np.fromiter((seq.row for seq in seqs), np.int32, len(seqs))
-
-
-def _no_room(group: Group, what: str) -> PluginContractError:
-    return PluginContractError(f"no room for {group.id} ({what}): the scheduler ran what its scratch did not accept")
