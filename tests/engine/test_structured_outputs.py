@@ -98,7 +98,8 @@ def test_strings_of_limited_length_are_strings_of_json(llm):
 
 
 def test_greedy_text_of_a_request_is_the_same_alone_and_among_others(llm, model):
-    requests = [("a", params(wish, temperature=0)) for wish in WISHES.values()]
+    requests = [(prompt, params(WISHES["json"], temperature=0)) for prompt in ("the", "an", "xyz", "in")]
+    requests += [("a", params(wish, temperature=0)) for wish in WISHES.values()]
     requests += [
         ("the other", params(WISHES["json"], temperature=0)),
         ("xyz", params(None, temperature=0, max_tokens=40)),
@@ -109,7 +110,7 @@ def test_greedy_text_of_a_request_is_the_same_alone_and_among_others(llm, model)
     with LLM(model, attn="attn_cpu", preempt="recompute", audit=True, **small) as other:
         for _ in range(2):  # the second time all grammars are there, and everything runs at once
             assert [one.outputs[0].token_ids for one in run(other, requests)] == together
-        assert sum(other.engine.stats().preemptions.values()) > 0
+        assert sum(other.engine.stats().preemptions.values()) > 0  # four of 30 tokens in a pool of 64
 
 
 @pytest.mark.parametrize("preempt", ["swap", "recompute"])
@@ -246,7 +247,7 @@ def test_an_explosive_schema_fails_alone_while_its_neighbour_runs(model):
         assert engine.stats().num_waiting == 1
         while engine.has_unfinished:
             ended |= {output.request_id: output for output in engine.step() if output.finished}
-        assert "more than 2 s" in ended["boom"].error
+        assert "takes more than" in ended["boom"].error
         engine.check()
         assert run(llm, [neighbour])[0].outputs[0].token_ids == ended["next"].outputs[0].token_ids
         assert obeys("choice", run(llm, [("a", params(WISHES["choice"]))])[0].outputs[0].text)

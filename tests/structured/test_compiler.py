@@ -51,7 +51,7 @@ def test_a_grammar_that_explodes_is_ended_and_the_next_one_compiles(compiler_of,
     neighbour = compiler.submit(regex("[ab]c", "xgrammar"))
     exploding = compiler.submit(GrammarSpec("xgrammar", "json", text, False))
     assert neighbour.result().num_bytes > 0
-    with pytest.raises(GrammarError, match=r"more than 2 s|crashed"):
+    with pytest.raises(GrammarError, match=r"takes more than|crashed"):
         exploding.result()
     assert compiler.submit(regex("[ab]d", "xgrammar")).result().num_bytes > 0
 
