@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paged_core.bench.data import Data
     from paged_core.bench.saving import Saving
     from paged_core.bench.translation import Translations
+    from paged_core.engine.config import EngineConfig
     from paged_core.engine.engine import Engine
 
 WIDTHS = (2, 4, 6)
@@ -125,6 +126,7 @@ def prompts_tables(
     with LLM(**dict(settings, prefix_cache=False, seed=size.seed)) as llm:
         work = _real_work(data, llm.tokenizer, size)
         grown = _grown_table(llm.engine, work, size, say)
+        grown.notes.append(_model(llm.engine.facts))
         say("collecting log-probabilities")
         params = SamplingParams(temperature=0, max_tokens=size.chat_tokens, ignore_eos=True, logprobs=WIDTHS[-1])
         answers = llm.generate([prompt for prompt, _ in work["chat"]], params, use_tqdm=False)
@@ -191,6 +193,11 @@ def _drawn_table(
     return table
 
 
+def _model(facts: EngineConfig) -> str:
+    plugins = " ".join(facts.plugins.values())
+    return f"{facts.model}, {facts.dtype}, KV {facts.kv_dtype}, block size {facts.block_size}; {plugins}"
+
+
 def _blank(lengths: Lengths) -> Work:
     return [([1] * int(prompt), int(output)) for prompt, output in lengths.pairs]
 
@@ -212,6 +219,7 @@ def prefix_table(data: Data, settings: Mapping[str, Any], size: Size, say: Calla
     )
     table = Table("Throughput of translation behind a shared prefix, prefix cache on and off", columns)
     with LLM(**dict(settings, prefix_cache=True)) as on, LLM(**dict(settings, prefix_cache=False)) as off:
+        facts = on.engine.facts
         for shots, (near, paper) in PAPER_PREFIX.items():
             work = translations(data.pairs, on.tokenizer, shots, near, size.sentences)
             table.add(*_prefix_row(work, {"on": on.engine, "off": off.engine}, size, say), paper)
@@ -221,6 +229,7 @@ def prefix_table(data: Data, settings: Mapping[str, Any], size: Size, say: Calla
         "ratio, largest less least over the median. Paper: vLLM with sharing over Orca (Oracle), another engine with",
         "another memory layout; here this engine over itself, which spares computing the prefix again (and reading it",
         "again, where attention shares it).",
+        _model(facts),
     ]
     return table
 
