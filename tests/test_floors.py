@@ -19,6 +19,7 @@ FLOORS = {
     "errors": 0,
     "api": 1,
     "settings": 2,
+    "native": 2,
     "paging": 2,
     "scheduling": 2,
     "plugins": 3,
@@ -33,6 +34,7 @@ FLOORS = {
 }
 HEAVY = {"torch", "numpy", "triton", "numba", "transformers"}
 PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
+ATTENTION_MAY = (*PLUGIN_MAY, "paged_core.native")
 ALLOCATOR_MAY = (*PLUGIN_MAY, "paged_core.paging")
 SCHEDULER_MAY = (*PLUGIN_MAY, "paged_core.scheduling")
 LOADER_OR_EXECUTOR_MAY = (*PLUGIN_MAY, "paged_core.model", "paged_core.plugins.bootstrap")
@@ -111,7 +113,9 @@ def floor_violations(source: str, module: str) -> list[str]:
 
 def plugin_violations(source: str, package: str, plugin_id: str) -> list[str]:
     """What a plugin may not import: the core beyond its contract, and any other plugin."""
-    may = {"alloc": ALLOCATOR_MAY, "sched": SCHEDULER_MAY}.get(plugin_id.split("_")[0], PLUGIN_MAY)
+    may = {"alloc": ALLOCATOR_MAY, "sched": SCHEDULER_MAY, "attn": ATTENTION_MAY}.get(
+        plugin_id.split("_")[0], PLUGIN_MAY
+    )
     if plugin_id.startswith(("load_", "exec_")):
         may = LOADER_OR_EXECUTOR_MAY
     found = []
@@ -266,6 +270,8 @@ def test_descending_import_passes() -> None:
             "from paged_core import hookimpl\nfrom paged_core.api.batch import Batch\nfrom . import kernels",
             False,
         ),
+        ("attn_x", "from paged_core.native.team import Team", False),
+        ("sample_x", "from paged_core.native.team import Team", True),
         ("load_x", "from paged_core.model import weights", False),
         ("alloc_x", "from paged_core.paging import allocator", False),
         ("sched_x", "from paged_core.paging import allocator", True),

@@ -14,10 +14,10 @@ from paged_attn_cpu.blocks import BlockCopier
 from paged_attn_cpu.kernels_attend import workspace_floats
 from paged_attn_cpu.planning import WorkPlan, make_plan
 from paged_attn_cpu.shared import find_shared
-from paged_attn_cpu.team import Team, native_function
 from paged_attn_cpu.vectors import LANES
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
 from paged_core.errors import PluginContractError
+from paged_core.native.team import Team, native_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_attn_cpu import entry
-from paged_attn_cpu.team import Team, native_function
 from paged_core.errors import PluginContractError
+from paged_core.native.team import Team, native_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,14 +12,11 @@ for) finishes the work, and nothing depends on which worker did what:
 from __future__ import annotations
 
 import hashlib
-import logging
-import threading
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
-from numba import carray, types
+from numba import carray
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import claim, observe, pointer
@@ -28,10 +25,10 @@ from paged_attn_cpu.kernels_merge import keep_partial, merge_partials, shared_co
 from paged_attn_cpu.kernels_write import scale_row, write_token
 from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
 from paged_attn_cpu.vectors import kernel
+from paged_core.native.compile import compile_native
 
-log = logging.getLogger(__name__)
-news = logging.getLogger("paged_core.news")
-_SLOW_S = 1.0  # loading from the compile cache takes less
+__all__ = ["compile_native", "copy_function", "make_layer_function", "source_digest"]
+
 CLAIMED_LATE = 8  # last units per worker that are claimed only when the worker is free
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
@@ -155,7 +152,7 @@ def copy_function(sources: str) -> Any:
     return copy
 
 
-NOT_COMPILED = frozenset({"__init__", "provider", "backend", "team", "blocks", "bench_shared"})
+NOT_COMPILED = frozenset({"__init__", "provider", "backend", "blocks", "bench_shared"})
 
 
 def source_digest() -> str:
@@ -165,22 +162,3 @@ def source_digest() -> str:
         if file.stem not in NOT_COMPILED:
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def compile_native(function: Any) -> Any:
-    """A `numba.cfunc` of void(int64*), from the disk cache when there is one. Without a usable cache: one warning."""
-    signature = types.void(types.CPointer(types.int64))
-    told = threading.Timer(_SLOW_S, news.info, ["compiling attention kernels for this processor (first run only)"])
-    told.daemon = True
-    told.start()
-    try:
-        return numba.cfunc(signature, cache=True, error_model="numpy")(function)
-    except (OSError, RuntimeError) as error:
-        log.warning(
-            "attn_cpu compiles its kernels anew in this process (some seconds): numba has no writable cache folder "
-            "(%s). Set the plugin's setting cache_dir or the variable NUMBA_CACHE_DIR to a writable folder.",
-            error,
-        )
-        return numba.cfunc(signature, cache=False, error_model="numpy")(function)
-    finally:
-        told.cancel()

@@ -84,7 +84,7 @@ def test_two_engines_in_two_threads(world):
 def test_the_pool_of_our_own_gives_the_same_bits(world, monkeypatch, caplog):
     """Without torch's OpenMP the work runs on Python threads, said once in the log."""
     expected, _ = world(SEQUENCES, threads=2).run()
-    monkeypatch.setattr("paged_attn_cpu.team._torch_openmp", lambda: None)
+    monkeypatch.setattr("paged_core.native.team._torch_openmp", lambda: None)
     paged = world(SEQUENCES, threads=3)
     assert "threads of its own" in caplog.text
     assert torch.equal(paged.run()[0], expected)

@@ -34,9 +34,9 @@ class Team:
         self._pool: ThreadPoolExecutor | None = None
         if num_threads > 1 and self._parallel is None:
             log.warning(
-                "attn_cpu cannot reach torch's OpenMP pool (no GOMP_parallel in it); it uses threads of its own"
+                "kernels cannot reach torch's OpenMP pool (no GOMP_parallel in it) and use threads of their own"
             )
-            self._pool = ThreadPoolExecutor(num_threads - 1, thread_name_prefix="attn_cpu")
+            self._pool = ThreadPoolExecutor(num_threads - 1, thread_name_prefix="native")
 
     def run(self, function: Any, parameters: int, num_workers: int) -> None:
         """Call `function` (a `native_function`) with the address `parameters` on up to `num_workers` threads."""

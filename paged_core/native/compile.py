@@ -1,0 +1,33 @@
+"""Compiling kernels to native functions with numba, and keeping them on disk."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import numba
+from numba import types
+
+log = logging.getLogger(__name__)
+news = logging.getLogger("paged_core.news")
+_SLOW_S = 1.0  # loading from the compile cache takes less
+
+
+def compile_native(function: Any) -> Any:
+    """A `numba.cfunc` of void(int64*), from the disk cache when there is one. Without a usable cache: one warning."""
+    signature = types.void(types.CPointer(types.int64))
+    told = threading.Timer(_SLOW_S, news.info, ["compiling kernels for this processor (first run only)"])
+    told.daemon = True
+    told.start()
+    try:
+        return numba.cfunc(signature, cache=True, error_model="numpy")(function)
+    except (OSError, RuntimeError) as error:
+        log.warning(
+            "kernels are compiled anew in this process (some seconds): numba has no writable cache folder (%s). Set "
+            "attn_cpu's setting cache_dir or the variable NUMBA_CACHE_DIR to a writable folder.",
+            error,
+        )
+        return numba.cfunc(signature, cache=False, error_model="numpy")(function)
+    finally:
+        told.cancel()
