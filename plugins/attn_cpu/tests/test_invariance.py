@@ -86,6 +86,6 @@ def test_the_pool_of_our_own_gives_the_same_bits(world, monkeypatch, caplog):
     expected, _ = world(SEQUENCES, threads=2).run()
     monkeypatch.setattr("paged_core.native.team._torch_openmp", lambda: None)
     paged = world(SEQUENCES, threads=3)
-    assert "threads of its own" in caplog.text
+    assert "threads of their own" in caplog.text
     assert torch.equal(paged.run()[0], expected)
     paged.backend._team.close()
