@@ -36,7 +36,7 @@ class Child:
     def __init__(self, vocabulary: Vocabulary, limits: CompileLimits) -> None:
         self._limits = limits
         self._loaded: set[str] = set()
-        self._overdue = False
+        self._overdue = self._killed = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "paged_core.structured.worker"],
             stdin=subprocess.PIPE,
@@ -48,8 +48,8 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can take another job."""
-        return self._process.poll() is None
+        """Whether it can take another job. A process that was just killed may take its time to die."""
+        return not self._killed and self._process.poll() is None
 
     def compile(self, spec: GrammarSpec) -> bytes:
         """The payload of `Backend.compile`. Raises GrammarError with a text for whoever sent the grammar; PagedError
@@ -74,6 +74,7 @@ class Child:
 
     def kill(self) -> None:
         """End the process now. Idempotent; may be called from any thread."""
+        self._killed = True
         self._process.kill()
 
     def close(self) -> None:
@@ -118,7 +119,7 @@ class Child:
 
     def _expire(self) -> None:
         self._overdue = True
-        self._process.kill()
+        self.kill()
 
     def _end(self) -> str:
         code = self._process.wait()

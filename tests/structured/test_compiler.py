@@ -63,6 +63,15 @@ def test_memory_is_limited(compiler_of):
         compiler.submit(wish).result()
 
 
+def test_a_killed_child_takes_no_other_job_even_while_it_dies(compiler_of):
+    compiler = compiler_of(CompileLimits())
+    child = compiler._take()
+    child.kill()
+    assert not child.alive
+    compiler._put_back(child)
+    assert compiler._take() is not child
+
+
 def test_a_compiled_grammar_may_not_fill_the_cache(compiler_of):
     compiler = compiler_of(CompileLimits(cache_bytes=1 << 20))
     wish = GrammarSpec("xgrammar", "json", json.dumps({"enum": [f"value{i}" for i in range(5000)]}), False)
