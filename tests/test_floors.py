@@ -37,7 +37,7 @@ PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
 ATTENTION_MAY = (*PLUGIN_MAY, "paged_core.native")
 ALLOCATOR_MAY = (*PLUGIN_MAY, "paged_core.paging")
 SCHEDULER_MAY = (*PLUGIN_MAY, "paged_core.scheduling")
-LOADER_OR_EXECUTOR_MAY = (*PLUGIN_MAY, "paged_core.model", "paged_core.plugins.bootstrap")
+LOADER_OR_EXECUTOR_MAY = (*PLUGIN_MAY, "paged_core.model", "paged_core.native", "paged_core.plugins.bootstrap")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,9 @@ class Decoder:
             hidden = self._project_out(hidden)
         logits = self._head(hidden).float()
         if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
-            logits.masked_fill_(hidden.isnan().any(dim=-1, keepdim=True), torch.nan)
+            spoiled = hidden.isnan().any(dim=-1)
+            if spoiled.any():
+                logits[spoiled] = torch.nan
         cap = self.spec.logits_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 

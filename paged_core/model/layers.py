@@ -50,9 +50,19 @@ class Norm:
         self._eps = spec.norm_eps
         self._is_rms = spec.norm == "rms"
         self._in_float32 = spec.norm_in_float32
+        self._fused = store.fused if self._is_rms and not self._in_float32 else None
+
+    def add(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        """x + delta [rows, size], which may take the place of `x`, and its norm."""
+        if self._fused is not None and x.is_contiguous() and delta.is_contiguous():
+            return x, self._fused.norm(x, delta, self._weight, self._eps)
+        x = x + delta
+        return x, self(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., size] -> [..., size], same dtype."""
+        if self._fused is not None and x.dim() == 2 and x.is_contiguous():
+            return self._fused.norm(x, None, self._weight, self._eps)
         if not self._is_rms:
             return functional.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
         wide = x.float()
@@ -78,10 +88,13 @@ class Mlp:
         self._up = store.linear(f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
         self._down = store.linear(f"{name}.down")
         self._activation = activation(spec.activation)
+        self._fused = store.fused if spec.gated_mlp and spec.activation == "silu" else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
         inner = self._up(x)
+        if self._fused is not None:
+            return self._down(self._fused.gate(inner))
         if self._is_gated:
             gate, up = inner.chunk(2, dim=-1)
             return self._down(self._activation(gate) * up)
@@ -150,8 +163,8 @@ class DecoderLayer:
         attended = self._attention(self._attn_norm(x), step, kv)
         if self._attn_post_norm is not None:
             attended = self._attn_post_norm(attended)
-        x = x + attended
-        fed = self._feed_forward(self._mlp_norm(x))
+        x, normed = self._mlp_norm.add(x, attended)
+        fed = self._feed_forward(normed)
         if self._mlp_post_norm is not None:
             fed = self._mlp_post_norm(fed)
         return x + fed

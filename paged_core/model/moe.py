@@ -24,7 +24,7 @@ class Mixture:
     def __init__(self, spec: ModelSpec, moe: MoeSpec, store: WeightStore, name: str) -> None:
         self._top_k = moe.num_experts_per_token
         self._normalizes = moe.normalize_top_k
-        self._router = store.linear(f"{name}.router")
+        self._router = store.linear(f"{name}.router", exact=True)
         self._experts = [
             (store.linear(f"{name}.experts.{expert}.gate_up"), store.linear(f"{name}.experts.{expert}.down"))
             for expert in range(moe.num_experts)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paged_core.model.linear import Linear, Linears
+from paged_core.model.fused import fused_for
+from paged_core.model.linear import Linear, Linears, PlainLinear
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +35,7 @@ class WeightStore:
         self._spec = spec
         self._dtype, self._device = place.dtype, place.device
         self.linears = Linears(place)
+        self.fused = fused_for(place.device, place.dtype)
         self._tensors: dict[str, Tensor] = {}
 
     def put(self, name: str, tensor: Tensor) -> None:
@@ -55,9 +57,10 @@ class WeightStore:
         """Hand over a parameter that the spec may have."""
         return self._tensors.pop(name, None)
 
-    def linear(self, name: str) -> Linear:
-        """The linear layer of `name`.weight and, if there is one, `name`.bias."""
-        return self.linears.make(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
+    def linear(self, name: str, *, exact: bool = False) -> Linear:
+        """The linear layer of `name`.weight and, if there is one, `name`.bias. `exact`: never quantised."""
+        make = PlainLinear if exact and self.linears.quantized else self.linears.make
+        return make(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
 
     def _part(self, name: str) -> Tensor | None:
         """The piece of a fused parameter that `name` fills, or None."""

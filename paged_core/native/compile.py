@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -31,3 +33,17 @@ def compile_native(function: Any) -> Any:
         return numba.cfunc(signature, cache=False, error_model="numpy")(function)
     finally:
         told.cancel()
+
+
+def use_cache_dir(folder: str) -> None:
+    """Let numba keep compiled kernels in `folder`; when that cannot be written, say so and leave numba its own choice.
+
+    The setting is process-wide in numba; there is no other way to name a folder to it.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        log.warning("cannot keep compiled kernels in %s (%s); numba chooses another folder", folder, error)
+        return
+    numba.config.CACHE_DIR = folder

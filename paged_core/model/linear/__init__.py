@@ -2,5 +2,6 @@
 
 from paged_core.model.linear.choice import Linears
 from paged_core.model.linear.path import Linear
+from paged_core.model.linear.plain import PlainLinear
 
-__all__ = ["Linear", "Linears"]
+__all__ = ["Linear", "Linears", "PlainLinear"]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
-import tempfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +11,6 @@ from pydantic import Field
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 
-log = logging.getLogger(__name__)
 ELEMENT_TYPES = ("fp32", "bf16", "fp16")
 DTYPES = ("float32", "bfloat16", "float16")
 MAX_HEAD_DIM = 256
@@ -65,24 +62,10 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
         import torch
 
         folder = settings.cache_dir or (need.cache_dir and str(Path(need.cache_dir) / "kernels"))
+        from paged_attn_cpu.backend import CpuAttention
+        from paged_core.native.compile import use_cache_dir
+
         if folder:
             use_cache_dir(folder)
-        from paged_attn_cpu.backend import CpuAttention
 
         return CpuAttention(need, settings.threads or torch.get_num_threads())
-
-
-def use_cache_dir(folder: str) -> None:
-    """Let numba keep compiled kernels in `folder`; when that cannot be written, say so and leave numba its own choice.
-
-    The setting is process-wide in numba; there is no other way to name a folder to it.
-    """
-    import numba
-
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        log.warning("attn_cpu cannot keep compiled kernels in %s (%s); numba chooses another folder", folder, error)
-        return
-    numba.config.CACHE_DIR = folder

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 from paged_attn_cpu import CpuAttentionProvider, entry, paged_attention
-from paged_attn_cpu.provider import use_cache_dir
 
 from paged_core.api.attention import AttentionNeed
+from paged_core.native.compile import use_cache_dir
 
 NEED = AttentionNeed("cpu", "bfloat16", "bfloat16", 9, 3, 64, 16)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
 from paged_core.model.place import Place
 from paged_core.model.runner import Runner
+from paged_core.native.compile import use_cache_dir
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,6 +80,8 @@ class LocalExecutor(Executor):
         loader: Loader = self._plugins.create("loader", need.loader, LoaderNeed(need.model, need.cache_dir))
         loader.pull()
         fused = "fused_rope" in need.attn_required
+        if need.cache_dir and need.device == "cpu":
+            use_cache_dir(str(Path(need.cache_dir) / "kernels"))
         decoder = Decoder.load(
             spec,
             loader.weights(),

@@ -1,0 +1,109 @@
+"""The native functions behind `paged_core.model.fused`; compiled by numba, so plain loops that LLVM vectorises.
+
+Parameters, int64: counter, eps, x, delta, weight, out (addresses), rows, size, rows per claimed item.
+The arithmetic is float32; stored elements are rounded where the plain operators round.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray, float32, int32
+
+from paged_core.native.elements import claim, float_of, kernel, narrowed, pointer, summing_kernel, widened
+
+EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
+
+
+@summing_kernel
+def _square_mean(row: Any, size: Any) -> Any:
+    """Mean of squares. The sum may be taken in several running sums, always in the same order for one size."""
+    total = float32(0.0)
+    for i in range(size):
+        value = widened(row[i])
+        total += value * value
+    return total / float32(size)
+
+
+@kernel
+def _add(x: Any, delta: Any, size: Any) -> Any:
+    for i in range(size):
+        x[i] = narrowed(widened(x[i]) + widened(delta[i]), x[i])
+
+
+@kernel
+def _scale(x: Any, scale: Any, weight: Any, out: Any, size: Any) -> Any:
+    for i in range(size):
+        normed = widened(narrowed(widened(x[i]) * scale, x[i]))
+        out[i] = narrowed(widened(weight[i]) * normed, x[i])
+
+
+@kernel
+def _gate(gate: Any, up: Any, out: Any, size: Any) -> Any:
+    for i in range(size):
+        value = widened(gate[i])
+        activated = widened(narrowed(value / (float32(1.0) + exp(-value)), gate[i]))
+        out[i] = narrowed(activated * widened(up[i]), gate[i])
+
+
+def norm_function(element: Any, sources: str) -> Any:
+    """x += delta (if there is one); out = rmsnorm(x) * weight, rounded before and after the weight.
+
+    `sources` is not used; being in the closure it is part of numba's cache key.
+    """
+
+    def norm(parameters: Any) -> None:
+        sources  # noqa: B018
+        p = carray(parameters, (9,), np.int64)
+        eps = carray(pointer(p[1]), (1,), np.float32)[0]
+        x, out = carray(pointer(p[2]), (EVERYTHING,), element), carray(pointer(p[5]), (EVERYTHING,), element)
+        delta, weight = carray(pointer(p[3]), (EVERYTHING,), element), carray(pointer(p[4]), (EVERYTHING,), element)
+        adds, rows, size, several = p[3] != 0, p[6], p[7], p[8]
+        item = claim(p[0], 1)
+        while item * several < rows:
+            for row in range(item * several, min((item + 1) * several, rows)):
+                begin, end = row * size, (row + 1) * size
+                here = x[begin:end]
+                if adds:
+                    _add(here, delta[begin:end], size)
+                scale = float32(1.0) / np.sqrt(_square_mean(here, size) + eps)
+                _scale(here, scale, weight[:size], out[begin:end], size)
+            item = claim(p[0], 1)
+
+    return norm
+
+
+def gate_function(element: Any, sources: str) -> Any:
+    """out = silu(gate) * up, the activation rounded before it is multiplied. `sources` as in `norm_function`."""
+
+    def gate(parameters: Any) -> None:
+        sources  # noqa: B018
+        p = carray(parameters, (9,), np.int64)
+        x, out = carray(pointer(p[2]), (EVERYTHING,), element), carray(pointer(p[5]), (EVERYTHING,), element)
+        rows, size, several = p[6], p[7], p[8]
+        item = claim(p[0], 1)
+        while item * several < rows:
+            for row in range(item * several, min((item + 1) * several, rows)):
+                gates, ups = 2 * row * size, (2 * row + 1) * size
+                _gate(x[gates:ups], x[ups : ups + size], out[row * size : (row + 1) * size], size)
+            item = claim(p[0], 1)
+
+    return gate
+
+
+@kernel
+def exp(x: Any) -> Any:
+    """e**x in float32 to 2 ulp, without a call, so that loops vectorise (Cody and Waite 1980; Cephes' polynomial)."""
+    bounded = min(max(x, float32(-87.33654)), float32(88.72283))
+    turns = np.floor(bounded * float32(1.44269504) + float32(0.5))
+    rest = bounded - turns * float32(0.693359375) - turns * float32(-2.12194440e-4)
+    y = float32(1.9875691500e-4)
+    y = y * rest + float32(1.3981999507e-3)
+    y = y * rest + float32(8.3334519073e-3)
+    y = y * rest + float32(4.1665795894e-2)
+    y = y * rest + float32(1.6666665459e-1)
+    y = y * rest + float32(5.0000001201e-1)
+    y = y * rest * rest + rest + float32(1.0)
+    power = float_of(int32((int32(turns) + int32(127)) << int32(23)))
+    return y * power if x == x else x
