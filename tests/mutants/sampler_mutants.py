@@ -333,6 +333,48 @@ class _Single(LogitsProcessor):
         self.inner.accept(tokens)
 
 
+class ForcedSwallowed(Wrapped):
+    """Processors go on behind forced tokens that nobody else hears of."""
+
+    def sample(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Samples:
+        return replace(self.inner.sample(logits, rows, positions, num_candidates), forced={})
+
+
+class ForcedUnasked(Wrapped):
+    """Takes forced tokens where each token's log-probability was asked for."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, logprobs=None)
+
+
+class ForcedUntold(Wrapped):
+    """Processors are not told that the tokens they force were taken."""
+
+    def altered(self, start: RowStart) -> RowStart:
+        return self.changed(start, logits_processors=[_Surprised(p) for p in start.params.logits_processors or ()])
+
+
+class _Surprised(LogitsProcessor):
+    def __init__(self, inner: LogitsProcessor) -> None:
+        self.inner = inner
+        self.forcing: list[int] = []
+
+    def fork(self) -> LogitsProcessor:
+        return _Surprised(self.inner.fork())
+
+    def apply(self, logits: Any) -> None:
+        self.inner.apply(logits)
+
+    def accept(self, tokens: Any) -> None:
+        if list(tokens) != self.forcing:
+            self.inner.accept(tokens)
+        self.forcing = []
+
+    def forced(self) -> Any:
+        self.forcing = list(self.inner.forced())
+        return self.forcing
+
+
 class MutantProvider(Provider[SamplerNeed, Sampler]):
     """Offers one mutant; it declares what sample_torch declares."""
 
@@ -385,6 +427,9 @@ MUTANTS = {
     "sample_deaf_processors": ProcessorsUnaware,
     "sample_processor_kills": ProcessorFailsTheBatch,
     "sample_single_processors": ProcessorsOneByOne,
+    "sample_forced_swallowed": ForcedSwallowed,
+    "sample_forced_unasked": ForcedUnasked,
+    "sample_forced_untold": ForcedUntold,
 }
 
 

@@ -37,6 +37,12 @@ CAUGHT_BY = {
     "sample_deaf_processors": PROCESSORS + "test_a_processor_is_told_of_every_token_of_its_own_row",
     "sample_processor_kills": PROCESSORS + "test_a_processor_that_raises_fails_its_own_draw_and_names_its_class",
     "sample_single_processors": PROCESSORS + "test_rows_of_one_class_are_handed_over_together_and_nobody_else_changes",
+    "sample_forced_swallowed": PROCESSORS
+    + "test_forced_tokens_are_taken_where_the_parameters_allow_it_and_told_to_the_processor",
+    "sample_forced_unasked": PROCESSORS
+    + "test_forced_tokens_are_taken_where_the_parameters_allow_it_and_told_to_the_processor",
+    "sample_forced_untold": PROCESSORS
+    + "test_forced_tokens_are_taken_where_the_parameters_allow_it_and_told_to_the_processor",
 }
 
 
