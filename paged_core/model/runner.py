@@ -94,25 +94,10 @@ class Runner:
         return self._tables[row_of_token, block].astype(np.int64) * self._block_size + offset
 
     def _sample(self, plan: StepPlan, hidden: Tensor, result: StepResult) -> None:
-        draws = len(plan.sample_index)
-        result.tokens = np.zeros((draws, 1), dtype=np.int32)
-        result.num_tokens = np.ones(draws, dtype=np.int32)
-        if draws == 0:
+        if len(plan.sample_index) == 0:
             return
         rows = torch.from_numpy(plan.sample_index).to(hidden.device, torch.int64)
-        logits = self._decoder.logits(hidden.index_select(0, rows))
-        samples = self._sampler.sample(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
-        if samples.forced:
-            most = max(map(len, samples.forced.values()))
-            result.tokens = np.zeros((draws, 1 + most), dtype=np.int32)
-            for draw, forced in samples.forced.items():
-                result.tokens[draw, 1 : 1 + len(forced)] = forced
-                result.num_tokens[draw] += len(forced)
-        result.tokens[:, 0] = samples.tokens
-        result.logprobs, result.candidates = samples.logprobs, samples.candidates
-        for draw, reason in samples.failed.items():
-            result.num_tokens[draw] = 0
-            result.failed[int(plan.sample_rows[draw])] = reason
+        draw(self._sampler, self._decoder.logits(hidden.index_select(0, rows)), plan, result)
 
     def _prompt_logprobs(self, plan: StepPlan, hidden: Tensor, result: StepResult) -> None:
         for want in plan.prompt_rows:
@@ -123,6 +108,23 @@ class Runner:
                 targets = want.targets[begin : begin + _PROMPT_ROWS]
                 parts.append(self._sampler.logprobs(logits, targets, want.num_logprobs))
             result.prompt_logprobs[want.row] = (want.first_position, _joined(parts))
+
+
+def draw(sampler: Sampler, logits: Tensor, plan: StepPlan, result: StepResult) -> None:
+    """Let `sampler` draw all of the plan's tokens from `logits` [draws, vocab] and enter what it says into `result`."""
+    draws = len(plan.sample_rows)
+    samples = sampler.sample(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
+    most = max(map(len, samples.forced.values()), default=0)
+    result.tokens = np.zeros((draws, 1 + most), dtype=np.int32)
+    result.num_tokens = np.ones(draws, dtype=np.int32)
+    for i, forced in samples.forced.items():
+        result.tokens[i, 1 : 1 + len(forced)] = forced
+        result.num_tokens[i] += len(forced)
+    result.tokens[:, 0] = samples.tokens
+    result.logprobs, result.candidates = samples.logprobs, samples.candidates
+    for i, reason in samples.failed.items():
+        result.num_tokens[i] = 0
+        result.failed[int(plan.sample_rows[i])] = reason
 
 
 def _joined(parts: list[TopLogprobs]) -> TopLogprobs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from paged_core.api.sampler import SamplerNeed
 from paged_core.engine.assemble import wire
 from paged_core.engine.clock import VirtualClock
 from paged_core.engine.config import EngineConfig
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 
     from paged_core.api.clock import Clock
     from paged_core.api.executor import Executor
+    from paged_core.api.sampler import Sampler
     from paged_core.api.scheduler import Scheduler
     from paged_core.engine.engine import Engine
     from paged_core.plugins import Plugins
+    from paged_core.structured.compiler import GrammarCompiler
 
 
 @dataclass(slots=True)
@@ -38,6 +41,7 @@ class EngineShape:
     sched: str = "sched_fcfs"
     preempt: str = "preempt_recompute"
     seed: int | None = 0
+    jump_forward: bool = True
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
 
 
@@ -53,13 +57,27 @@ def build_engine(
     plugins: Plugins | None = None,
     wrap_scheduler: Callable[[Scheduler], Scheduler] | None = None,
     clock: Clock | None = None,
+    grammars: GrammarCompiler | None = None,
 ) -> Engine:
-    """An engine with audits on after every step and a virtual clock unless told otherwise."""
+    """An engine with audits on after every step and a virtual clock unless told otherwise.
+
+    `grammars` saves many engines of one tokenizer from compiling everything anew; closing one of them closes it.
+    """
     shape = shape or EngineShape()
     engine = wire(plugins or default_plugins(), _facts(shape), executor, shape.tokenizer, clock or VirtualClock())
     if wrap_scheduler is not None:
         engine._scheduler = wrap_scheduler(engine._scheduler)
+    if grammars is not None:
+        engine._compiling._compiler = grammars
     return engine
+
+
+def torch_sampler(shape: EngineShape, plugins: Plugins) -> Sampler:
+    """sample_torch for an executor of such an engine."""
+    tokenizer = shape.tokenizer
+    need = SamplerNeed("cpu", tokenizer.vocab_size, 2 * shape.max_num_seqs, tokenizer.eos_token_ids)
+    sampler: Sampler = plugins.create("sampler", "sample_torch", need)
+    return sampler
 
 
 def _facts(shape: EngineShape) -> EngineConfig:
@@ -81,5 +99,6 @@ def _facts(shape: EngineShape) -> EngineConfig:
         prefix_cache=shape.prefix_cache,
         seed=shape.seed,
         audit=True,
+        jump_forward=shape.jump_forward,
         plugins={"alloc": shape.alloc, "sched": shape.sched, "preempt": shape.preempt},
     )

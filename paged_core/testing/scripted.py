@@ -81,28 +81,18 @@ class TableExecutor(ScriptedExecutor):
         """Sample every draw of the step in one batch."""
         import torch
 
+        from paged_core.model.runner import draw
+
         self._prompts.update(plan)
         for row in plan.ended:
             self._sampler.end(row)
         for start in plan.started:
             self._sampler.start(start)
-        draws = len(plan.sample_rows)
-        result = StepResult(plan.step, np.zeros((draws, 1), np.int32), np.ones(draws, np.int32), 0.001)
-        if draws:
-            logits = torch.stack(
-                [
-                    torch.as_tensor(
-                        self._table(self._prompts.output_index(int(row), int(position))), dtype=torch.float32
-                    )
-                    for row, position in zip(plan.sample_rows, plan.sample_positions, strict=True)
-                ]
-            )
-            samples = self._sampler.sample(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
-            result.tokens[:, 0] = samples.tokens
-            result.logprobs, result.candidates = samples.logprobs, samples.candidates
-            for draw, reason in samples.failed.items():
-                result.num_tokens[draw] = 0
-                result.failed[int(plan.sample_rows[draw])] = reason
+        result = StepResult(plan.step, np.zeros((0, 1), np.int32), np.zeros(0, np.int32), 0.001)
+        if len(plan.sample_rows):
+            indices = map(self._prompts.output_index, plan.sample_rows.tolist(), plan.sample_positions.tolist())
+            logits = torch.stack([torch.as_tensor(self._table(i), dtype=torch.float32) for i in indices])
+            draw(self._sampler, logits, plan, result)
         for want in plan.prompt_rows:
             rows = [torch.as_tensor(self._table(-1), dtype=torch.float32) for _ in want.targets]
             top = self._sampler.logprobs(torch.stack(rows), want.targets, want.num_logprobs)

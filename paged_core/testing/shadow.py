@@ -19,6 +19,8 @@ from paged_core.api.executor import Executor, KVCapacity, Ticket
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from paged_core.api.batch import RowStart
+
 
 class ShadowTicket(Ticket):
     """A step and its tokens."""
@@ -66,17 +68,11 @@ class ShadowExecutor(Executor):
             sources = [src for src, _ in plan.copies]
             self._pool[[dst for _, dst in plan.copies]] = self._pool[sources]
         for start in plan.started:
-            self._salts[start.row] = b"" if start.params.greedy else start.seed.to_bytes(16, "little", signed=True)
+            self._salts[start.row] = self._salt(start)
         if self.keep_plans:
             self.plans.append(plan)
         self._write(plan)
-        digests = [self._digest(plan, i) for i in range(len(plan.sample_rows))]
-        tokens = np.array([self._token(digest, 0) for digest in digests], dtype=np.int32)
-        result = StepResult(plan.step, tokens.reshape(-1, 1), np.ones(len(tokens), dtype=np.int32), self._step_s)
-        if plan.num_candidates is not None:
-            for i in np.flatnonzero(plan.num_candidates):
-                result.candidates[int(i)] = self._candidates(digests[i], int(plan.num_candidates[i]))
-        return ShadowTicket(plan, result)
+        return ShadowTicket(plan, self._drawn(plan, [self._digest(plan, i) for i in range(len(plan.sample_rows))]))
 
     def collect(self, ticket: Ticket) -> StepResult:
         """The result of `submit`."""
@@ -85,6 +81,18 @@ class ShadowExecutor(Executor):
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _salt(self, start: RowStart) -> bytes:
+        return b"" if start.params.greedy else start.seed.to_bytes(16, "little", signed=True)
+
+    def _drawn(self, plan: StepPlan, digests: list[bytes]) -> StepResult:
+        """One token for each digest."""
+        tokens = np.array([self._token(digest, 0) for digest in digests], dtype=np.int32)
+        result = StepResult(plan.step, tokens.reshape(-1, 1), np.ones(len(tokens), dtype=np.int32), self._step_s)
+        if plan.num_candidates is not None:
+            for i in np.flatnonzero(plan.num_candidates):
+                result.candidates[int(i)] = self._candidates(digests[i], int(plan.num_candidates[i]))
+        return result
 
     def _write(self, plan: StepPlan) -> None:
         assert self._tables is not None
