@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
+import dataclasses
+import json
 import subprocess
 import sys
 import threading
@@ -55,11 +56,12 @@ class Child:
         """The payload of `Backend.compile`. Raises GrammarError with a text for whoever sent the grammar; PagedError
         when the process cannot even start."""
         if spec.backend not in self._loaded:
-            if self._ask((spec.backend, None, 0), START_LIMIT_S) is None:
+            if self._ask({"load": spec.backend}, START_LIMIT_S) is None:
                 raise PagedError(f"the process that compiles grammars could not load {spec.backend} ({self._end()})")
             self._loaded.add(spec.backend)
         limits = self._limits
-        answer = self._ask((spec, limits.seconds, limits.memory_bytes), limits.seconds)
+        job = {"compile": dataclasses.asdict(spec), "seconds": limits.seconds, "memory_bytes": limits.memory_bytes}
+        answer = self._ask(job, limits.seconds)
         if answer is None:
             raise GrammarError(self._obituary())
         status, payload = answer
@@ -93,7 +95,7 @@ class Child:
         timer.start()
         try:
             if self._vocabulary is not None:
-                self._send(self._vocabulary)
+                self._send(self._vocabulary.to_json())
                 self._vocabulary = None
             self._send(message)
             return self._answer()
@@ -103,7 +105,7 @@ class Child:
             timer.cancel()
 
     def _send(self, message: Any) -> None:
-        data = pickle.dumps(message)
+        data = json.dumps(message).encode()
         assert self._process.stdin is not None
         self._process.stdin.write(len(data).to_bytes(8, "little") + data)
         self._process.stdin.flush()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paged_core.model.token_text import text_bytes
 
@@ -20,6 +20,15 @@ class Vocabulary:
 
     tokens: tuple[bytes, ...]
     eos_token_ids: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """What `from_json` takes; bytes are written as the characters of the same numbers."""
+        return {"tokens": [token.decode("latin-1") for token in self.tokens], "eos": self.eos_token_ids}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Vocabulary:
+        """The vocabulary that `to_json` wrote."""
+        return cls(tuple(text.encode("latin-1") for text in values["tokens"]), tuple(values["eos"]))
 
 
 def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:

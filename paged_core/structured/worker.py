@@ -3,26 +3,25 @@
 A grammar comes from a stranger and its compiler is native code: it may run for hours, take all memory or crash. Here
 it does so alone. The process limits its own memory and ends itself when a job outlives its time, should nobody else.
 
-Messages to it are pickles with their length in front; answers are a status byte and bytes, so that nothing a broken
-compiler writes is ever unpickled.
+Messages to it are JSON with the length in front: first the vocabulary, then jobs. Answers are a status byte and bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import pickle
 import signal
 import struct
 import sys
 from typing import IO, TYPE_CHECKING, Any
 
 from paged_core.structured.backends import open_backend
-from paged_core.structured.spec import GrammarError
+from paged_core.structured.spec import GrammarError, GrammarSpec
+from paged_core.structured.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from paged_core.structured.grammar import Backend
-    from paged_core.structured.vocabulary import Vocabulary
 
 HEADER = struct.Struct("<BQ")
 DONE, REFUSED, NO_MEMORY = 0, 1, 2
@@ -35,21 +34,21 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with contextlib.suppress(AttributeError, OSError):
         os.nice(5)  # the engine's steps come first
-    vocabulary: Vocabulary = _receive(sys.stdin.buffer)
+    vocabulary = Vocabulary.from_json(_receive(sys.stdin.buffer))
     backends: dict[str, Backend] = {}
     while (job := _receive(sys.stdin.buffer)) is not None:
-        spec, limit_s, memory_bytes = job
-        if limit_s is None:
-            backends[spec] = open_backend(spec, vocabulary)
+        if "load" in job:
+            backends[job["load"]] = open_backend(job["load"], vocabulary)
             status, payload = DONE, b""
         else:
-            with _limits(limit_s, memory_bytes):
+            spec = GrammarSpec(**job["compile"])
+            with _limits(job["seconds"], job["memory_bytes"]):
                 status, payload = _compile(backends[spec.backend], spec)
         answers.write(HEADER.pack(status, len(payload)) + payload)
         answers.flush()
 
 
-def _compile(backend: Backend, spec: Any) -> tuple[int, bytes]:
+def _compile(backend: Backend, spec: GrammarSpec) -> tuple[int, bytes]:
     try:
         return DONE, backend.compile(spec)
     except GrammarError as error:
@@ -61,7 +60,7 @@ def _compile(backend: Backend, spec: Any) -> tuple[int, bytes]:
 def _receive(source: IO[bytes]) -> Any:
     """The next message, or None at the end of the input."""
     header = source.read(8)
-    return pickle.loads(source.read(int.from_bytes(header, "little"))) if len(header) == 8 else None
+    return json.loads(source.read(int.from_bytes(header, "little"))) if len(header) == 8 else None
 
 
 @contextlib.contextmanager
