@@ -61,8 +61,8 @@ def test_a09_a_cancelled_generator_aborts_its_request_and_frees_its_blocks(llm):
             return
 
     async def main():
-        for begin in range(0, 100, 10):
-            await asyncio.gather(*(leave_early(begin + i) for i in range(10)))
+        for begin in range(0, 512, 16):
+            await asyncio.gather(*(leave_early(begin + i) for i in range(16)))
         task = asyncio.create_task(collect(llm, [3] * 6, greedy(50)))
         await asyncio.sleep(0.01)
         task.cancel()

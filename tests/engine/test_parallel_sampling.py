@@ -6,6 +6,8 @@ equals the same seed run alone exactly when sharing, copying, swapping and recom
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -56,6 +58,27 @@ def test_a03_the_shared_last_block_is_copied_n_minus_1_times_and_a_full_one_neve
     engine.add_request("r", list(range(1, length + 1)), sampled(3))
     drain(engine)
     assert engine.stats().blocks.num_copies == copies
+
+
+@pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
+@pytest.mark.parametrize("attn", ["attn_torch", "attn_cpu"])
+def test_a01_branches_of_a_model_with_a_sliding_window_end_well(tmp_path, alloc, attn):
+    """Window 8, prompt 6, n=2, 24 tokens: the window leaves all that was shared behind."""
+    folder = write_tiny_llama(tmp_path / "windowed")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 8}
+    (folder / "config.json").write_text(json.dumps(config))
+    prompt = {"prompt_token_ids": list(b"window")}
+    with LLM(str(folder), alloc=alloc, attn=attn, block_size=4, num_blocks=32, max_num_seqs=4, audit=True) as llm:
+        (output,) = llm.generate([prompt], sampled(2, 24), use_tqdm=False)
+        llm.engine.check()
+        blocks = llm.engine.stats().blocks
+        assert (blocks.free, sum(blocks.ref_counts)) == (blocks.total, 0)
+        ones = [sampled(1, 24, branch_seed(1, branch)) for branch in range(2)]
+        lone = [llm.generate([prompt], one, use_tqdm=False)[0].outputs[0].token_ids for one in ones]
+    assert [one.finish_reason for one in output.outputs] == ["length", "length"]
+    assert [one.token_ids for one in output.outputs] == lone
+    assert lone[0] != lone[1]
 
 
 def test_one_prefill_serves_all_branches(shadow, drain):

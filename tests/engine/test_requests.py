@@ -136,6 +136,27 @@ def test_p01_p02_preempted_midway_keeps_ids_and_counts(shadow, cold, drain, pree
     assert output.metrics.num_preemptions == 2
 
 
+@pytest.mark.parametrize("away", [0, 1, 2, 3])
+def test_a07_a_request_aborted_while_it_is_swapped_or_coming_back_returns_its_blocks_at_once(shadow, cold, drain, away):
+    """Copies belong to the step that ordered them: no signal of theirs can come late, and nothing waits for one."""
+    engine = shadow(
+        wrap=lambda inner: PreemptNow(inner, lambda step, group: group.id == "gone" and group.num_preemptions == 0),
+        preempt="preempt_swap", prefix_cache=False,
+    )  # fmt: skip
+    for name, prompt in (("gone", b"hello world"), ("stays", b"abc")):
+        engine.add_request(name, list(prompt), GREEDY)
+    while engine.stats().preemptions["swap"] == 0:
+        engine.step()
+    assert engine.stats().blocks.host_free < engine.stats().blocks.host_total
+    for _ in range(away):
+        engine.step()
+    (output,) = engine.abort(["gone"])
+    assert output.outputs[0].finish_reason == "abort"
+    blocks, (stays,) = engine.stats().blocks, engine._ledger.queues.by_id["stays"].live
+    assert (blocks.host_free, blocks.used) == (blocks.host_total, -(-stays.num_computed // 4))
+    assert drain(engine)["stays"].outputs[0].token_ids == cold(list(b"abc"), GREEDY.max_tokens)
+
+
 def test_p05_a_returning_group_is_not_evicted_again_and_again(shadow, drain):
     engine = shadow(num_blocks=16, token_budget=8, max_num_seqs=8)
     engine.add_request("old", [1] * 20, greedy(30))
