@@ -34,6 +34,7 @@ def conditions(facts: EngineConfig | None = None, **more: Any) -> dict[str, Any]
             "model": facts.model,
             "device": facts.device,
             "dtype": facts.dtype,
+            "weights": facts.dtype if facts.quantization == "none" else facts.quantization,
             "KV": facts.kv_dtype,
             "block size": facts.block_size,
             "plugins": " ".join(facts.plugins.values()),

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from paged_core.bench.peaks import Peaks
     from paged_core.engine.config import EngineConfig
 
+SCALE_BYTES = 4
+"""Of one row of an int8 matrix."""
+
 
 @dataclass(frozen=True, slots=True)
 class Floor:
@@ -37,7 +40,8 @@ class Floor:
     kv_bytes: int  # of every token attended to
     attention_ops: int  # of every pair of a token and one it attends to
     read_bytes_per_s: float
-    ops_per_s: float
+    ops_per_s: float  # of products with weights
+    attention_ops_per_s: float
 
     def __call__(self, plan: StepPlan) -> float:
         """Seconds of `plan`."""
@@ -45,25 +49,32 @@ class Floor:
         linear = max(self.weight_bytes / self.read_bytes_per_s, products / self.ops_per_s)
         pairs = int(np.sum(plan.positions, dtype=np.int64)) + plan.num_tokens
         read = self.kv_bytes * int(np.sum(plan.seq_lens, dtype=np.int64))
-        return linear + max(read / self.read_bytes_per_s, self.attention_ops * pairs / self.ops_per_s)
+        return linear + max(read / self.read_bytes_per_s, self.attention_ops * pairs / self.attention_ops_per_s)
 
 
 def floor_of(spec: ModelSpec, facts: EngineConfig, peaks: Peaks) -> Floor:
     """The floor of a dense model. ConfigError for a mixture of experts: what it reads depends on its routing."""
     if spec.moe is not None:
         raise ConfigError(f"{facts.model} is a mixture of experts: there is no floor to hold it against yet")
-    size = element_bytes(facts.dtype)
-    layers = sum(math.prod(shape) for name, shape in expected_shapes(spec).items() if name.startswith("layers."))
-    head = spec.vocab_size * spec.hidden_size
+    shapes = [shape for name, shape in expected_shapes(spec).items() if name.startswith("layers.")]
+    head = (spec.vocab_size, spec.hidden_size)
     return Floor(
-        weight_bytes=(layers + head) * size,
-        token_ops=2 * layers,
-        draw_ops=2 * head,
+        weight_bytes=sum(_stored_bytes(shape, facts) for shape in [*shapes, head]),
+        token_ops=2 * sum(math.prod(shape) for shape in shapes),
+        draw_ops=2 * math.prod(head),
         kv_bytes=spec.kv_bytes_per_token(element_bytes(facts.kv_dtype)),
         attention_ops=4 * spec.num_heads * spec.head_dim * spec.num_layers,
         read_bytes_per_s=peaks.read_bytes,
-        ops_per_s=peaks.rate(facts.dtype),
+        ops_per_s=peaks.rate(facts.dtype if facts.quantization == "none" else facts.quantization),
+        attention_ops_per_s=peaks.rate(facts.dtype),
     )
+
+
+def _stored_bytes(shape: tuple[int, ...], facts: EngineConfig) -> int:
+    """Matrices may be quantised, to a byte an element and a float32 scale a row; the rest is in the model's dtype."""
+    if facts.quantization == "int8" and len(shape) == 2:
+        return math.prod(shape) + SCALE_BYTES * shape[0]
+    return math.prod(shape) * element_bytes(facts.dtype)
 
 
 def replay(facts: EngineConfig, floor: Floor, arrivals: Sequence[Arrival]) -> list[float]:

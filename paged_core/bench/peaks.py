@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paged_core.bench.report import Column, Table
 from paged_core.bench.timing import measure
+from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +31,14 @@ class Peaks:
     int8: float | None
 
     def rate(self, dtype: str) -> float:
-        """Operations a second for weights of `dtype`."""
-        return self.fp32 if dtype == "float32" else self.bf16
+        """Operations a second for weights of `dtype`, int8 included. ConfigError where int8 could not be measured."""
+        if dtype != "int8":
+            return self.fp32 if dtype == "float32" else self.bf16
+        if self.int8 is None:
+            raise ConfigError(
+                "this torch has no int8 product (torch._int_mm), hence no int8 peak to hold a time against"
+            )
+        return self.int8
 
     def table(self) -> Table:
         """The peaks as a table."""
@@ -39,34 +46,27 @@ class Peaks:
         table.add("memory read, GB/s", self.read_bytes / 1e9)
         for name, rate in (("fp32", self.fp32), ("bf16", self.bf16), ("int8", self.int8)):
             table.add(f"{name} product, Gop/s", None if rate is None else rate / 1e9)
+        table.notes.append("The int8 product is torch._int_mm: oneDNN, by VNNI where the processor has it.")
         return table
 
 
-def measure_peaks(read_bytes: int = _READ_BYTES, order: int = _ORDER) -> Peaks:
-    """Measure with torch's own thread count, as the engine left it: about two seconds."""
+def measure_peaks(read_bytes: int = _READ_BYTES, order: int = _ORDER, clock: str = "wall") -> Peaks:
+    """Measure by one of `CLOCKS` with torch's own thread count, as the engine left it: about two seconds."""
     import torch
 
     floats = torch.ones(read_bytes // 4)
-    read = max(_best(floats.numel() * 4, read_once) for read_once in (floats.sum, floats.amax))
+    read = max(_best(floats.numel() * 4, read_once, clock) for read_once in (floats.sum, floats.amax))
     work = 2 * order**3
     square = torch.ones(order, order)
     brain = square.bfloat16()
+    small = torch.ones(order, order, dtype=torch.int8)
     return Peaks(
         read_bytes=read,
-        fp32=_best(work, lambda: square @ square),
-        bf16=_best(work, lambda: brain @ brain),
-        int8=_int8_rate(order),
+        fp32=_best(work, lambda: square @ square, clock),
+        bf16=_best(work, lambda: brain @ brain, clock),
+        int8=_best(work, lambda: torch._int_mm(small, small), clock) if hasattr(torch, "_int_mm") else None,
     )
 
 
-def _int8_rate(order: int) -> float | None:
-    import torch
-
-    if not hasattr(torch, "_int_mm"):
-        return None
-    small = torch.ones(order, order, dtype=torch.int8)
-    return _best(2 * order**3, lambda: torch._int_mm(small, small))
-
-
-def _best(amount: float, action: Callable[[], object]) -> float:
-    return amount / measure(action, _ROUNDS).best
+def _best(amount: float, action: Callable[[], object], clock: str) -> float:
+    return amount / measure(action, _ROUNDS, clock=clock).best

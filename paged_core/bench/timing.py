@@ -33,6 +33,10 @@ class Measurement:
         """(largest - least) / median: how far to trust the median."""
         return (max(self.samples) - self.best) / self.median
 
+    def each(self, count: int) -> Measurement:
+        """One of the `count` equal parts of every sample."""
+        return Measurement(tuple(sample / count for sample in self.samples), self.unit)
+
     def over(self, amount: float, unit: str) -> Measurement:
         """`amount` per sample: tokens over seconds are tokens/s."""
         return Measurement(tuple(amount / sample for sample in self.samples), unit)
@@ -42,11 +46,11 @@ CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": t
 """`cpu` counts all threads of this process and nothing of others: for one thread on a busy machine."""
 
 
-def measure(action: Callable[[], object], rounds: int, warmups: int = 1) -> Measurement:
-    """Seconds of `action`, called `warmups` times without a clock first."""
+def measure(action: Callable[[], object], rounds: int, warmups: int = 1, clock: str = "wall") -> Measurement:
+    """Seconds of `action` by one of `CLOCKS`, called `warmups` times without a clock first."""
     for _ in range(warmups):
         action()
-    return Measurement(tuple(_seconds(action, CLOCKS["wall"]) for _ in range(rounds)))
+    return Measurement(tuple(_seconds(action, CLOCKS[clock]) for _ in range(rounds)))
 
 
 def alternate(

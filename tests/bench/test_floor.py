@@ -25,6 +25,7 @@ FLOOR = Floor(
     attention_ops=8,
     read_bytes_per_s=1000.0,
     ops_per_s=1e6,
+    attention_ops_per_s=1e6,
 )
 
 
@@ -35,9 +36,9 @@ def test_one_request_pays_prefill_then_weights_and_context_a_token() -> None:
 
 
 def test_products_set_the_floor_where_they_outweigh_reading() -> None:
-    slow = Floor(1000, 10, 100, 4, 8, read_bytes_per_s=1e9, ops_per_s=100.0)
+    slow = Floor(1000, 10, 100, 4, 8, read_bytes_per_s=1e9, ops_per_s=100.0, attention_ops_per_s=50.0)
     (end,) = replay(stub_facts(100, 256, 8), slow, Workload("x", [[1] * 20], [1]).arrivals())
-    assert end == pytest.approx((20 * 10 + 100) / 100 + 8 * (20 * 21 / 2) / 100)
+    assert end == pytest.approx((20 * 10 + 100) / 100 + 8 * (20 * 21 / 2) / 50)
 
 
 def spec(**changes: object) -> ModelSpec:
@@ -55,6 +56,22 @@ def test_a_dense_model_reads_its_layers_and_its_head() -> None:
     assert floor.draw_ops == 2 * 1600
     assert floor.kv_bytes == 2 * 2 * 2 * 4 * 2  # keys and values, layers, heads, width, bytes
     assert floor.ops_per_s == 2.0
+
+
+def test_int8_weights_are_a_byte_each_and_a_scale_a_row_and_attention_stays_what_it_was() -> None:
+    facts = dataclasses.replace(stub_facts(100, 64, 8), dtype="bfloat16", kv_dtype="bfloat16", quantization="int8")
+    floor = floor_of(spec(), facts, Peaks(read_bytes=1.0, fp32=2.0, bf16=3.0, int8=5.0))
+    linear = 2 * (16 * 16 + 2 * 16 * 8 + 16 * 16 + 3 * 16 * 32)
+    scales = 4 * (2 * (16 + 2 * 8 + 16 + 2 * 32 + 16) + 100)
+    norms_bytes = 2 * 2 * 16 * 2
+    assert floor.weight_bytes == linear + 1600 + scales + norms_bytes
+    assert (floor.ops_per_s, floor.attention_ops_per_s) == (5.0, 3.0)
+
+
+def test_without_an_int8_peak_there_is_no_int8_floor() -> None:
+    facts = dataclasses.replace(stub_facts(100, 64, 8), dtype="bfloat16", kv_dtype="bfloat16", quantization="int8")
+    with pytest.raises(ConfigError, match="int8 peak"):
+        floor_of(spec(), facts, Peaks(read_bytes=1.0, fp32=2.0, bf16=3.0, int8=None))
 
 
 def test_a_mixture_of_experts_has_no_floor_yet() -> None:

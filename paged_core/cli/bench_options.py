@@ -1,0 +1,93 @@
+"""What the benchmarks' commands have in common: options, and where their reports go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paged_core.cli.command import Command, Option
+from paged_core.cli.options import engine_flags
+from paged_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from paged_core.bench.report import Report
+    from paged_core.cli.command import Action
+
+BENCH = "Benchmark"
+
+
+def model_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The engine's settings that were given, and a KV pool of modest size."""
+    return {"kv_memory": "1GiB"} | engine_flags(parameters)
+
+
+def num_rounds(parameters: Mapping[str, Any]) -> int:
+    """One when it is to be quick."""
+    return 1 if parameters["quick"] else int(parameters["rounds"])
+
+
+def data_folder(parameters: Mapping[str, Any], files: Sequence[str]) -> Path | None:
+    """The folder that was named; None for --quick without one. ConfigError names the `files` it must hold."""
+    if parameters["data"] is not None:
+        return Path(parameters["data"])
+    if not parameters["quick"]:
+        raise ConfigError(f"real text is needed: --data DIR with {', '.join(files)}; or try --quick, with a sample")
+    return None
+
+
+def publish(report: Report, parameters: Mapping[str, Any]) -> None:
+    """Tables to standard output, JSON to the file that was asked for."""
+    from rich.console import Console
+
+    console = Console()
+    report.show(console if console.is_terminal else Console(width=160))
+    if parameters["json"] is not None:
+        report.write_json(Path(parameters["json"]))
+
+
+def benchmark(name: str, action: Action, options: Sequence[click.Option], text: str) -> Command:
+    """A benchmark: its own `options`, and those that all of them have."""
+    quick = Option(
+        ["--quick"], section=BENCH, is_flag=True, help="A minute at most; see it run, do not quote its numbers."
+    )
+    json = Option(["--json"], section=BENCH, metavar="FILE", help="Write tables and conditions as JSON.")
+    own = [option for option in options if getattr(option, "section", BENCH) == BENCH]
+    rest = [option for option in options if option not in own]
+    return Command(name, action, [*own, quick, json, *rest], text)
+
+
+def seed_option() -> click.Option:
+    """--seed."""
+    text = "Seed of whatever is drawn: lengths, prompts, arrivals. Default: 0."
+    return Option(["--seed"], section=BENCH, type=click.INT, default=0, help=text)
+
+
+def rounds_option() -> click.Option:
+    """--rounds."""
+    return Option(["--rounds"], section=BENCH, type=click.IntRange(1), default=5, help="Measured rounds. Default: 5.")
+
+
+def data_option(text: str = "Prompts and lengths; docs/cli.md lists the files.") -> click.Option:
+    """--data."""
+    return Option(["--data"], section=BENCH, metavar="DIR", help=text)
+
+
+def clock_option(scope: str = "") -> click.Option:
+    """--clock, of that part of a benchmark which `scope` names."""
+    text = f"{scope}cpu time is for --threads 1 on a busy machine. Default: wall."
+    return Option(["--clock"], section=BENCH, type=click.Choice(["wall", "cpu"]), default="wall", help=text)
+
+
+def threads_option() -> click.Option:
+    """--threads, for a benchmark without an engine."""
+    text = "Compute threads; unset takes the library's default."
+    return Option(["--threads"], section=BENCH, type=click.IntRange(1), help=text)
+
+
+def plot_option() -> click.Option:
+    """--plot."""
+    return Option(["--plot"], section=BENCH, metavar="FILE", help="Draw the curve: .svg, .png or .pdf.")
