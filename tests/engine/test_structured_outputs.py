@@ -293,6 +293,24 @@ def test_min_tokens_and_allowed_tokens_that_leave_nothing_end_the_request(llm):
     assert third.error is None
 
 
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("mode", ["raw_logprobs", "processed_logprobs"])
+def test_m09_log_probabilities_beside_a_grammar_can_be_written_as_json(model, backend, mode):
+    """All but a handful of tokens are masked; the drawn one is always listed."""
+    wish = {"choice": ["the", "é"], "backend": backend}
+    with LLM(model, attn="attn_torch", num_blocks=64, logprobs_mode=mode) as llm:
+        (output,) = run(llm, [("a", params(wish, logprobs=5))])
+    (one,) = output.outputs
+    assert one.text in ("the", "é")
+    assert len(one.logprobs) == len(one.token_ids) > 1
+    for entry, token in zip(one.logprobs, one.token_ids, strict=True):
+        assert token in entry
+        assert len(entry) in (5, 6)
+        values = [each.logprob for each in entry.values()]
+        json.dumps(values, allow_nan=False)
+        assert (min(values) == -9999.0) == (mode == "processed_logprobs")
+
+
 def test_a_user_processor_runs_after_the_grammar(llm):
     seen = []
 
