@@ -119,7 +119,8 @@ class Layers:
         self._backend, self._plan = backend, backend.plan(batch)
         heads = case.heads
         shapes = [(batch.num_tokens, num, heads.size) for num in (heads.query, heads.kv, heads.kv)]
-        self.inputs = [torch.randn(shape).to(element) for shape in shapes]  # q, k, v
+        q, k, v = (torch.randn(shape).to(element) for shape in shapes)
+        self.inputs = (q, k, v)
         self._out = torch.empty_like(self.inputs[0])
         self._layer = AttentionLayer(0, heads.size**-0.5)
 

@@ -13,9 +13,12 @@ from paged_core.bench.peaks import Peaks, measure_peaks
 from paged_core.bench.speed import Workload, mixed, read_workload
 from paged_core.bench.stub import stub_facts
 from paged_core.errors import ConfigError
+from paged_core.model.linear import PlainLinear
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch import Tensor
 
 FLOOR = Floor(
     weight_bytes=1000,
@@ -83,6 +86,20 @@ def test_peaks_are_measured_and_shown() -> None:
     peaks = measure_peaks(read_bytes=1 << 20, order=64)
     assert min(peaks.read_bytes, peaks.fp32, peaks.bf16) > 0
     assert peaks.table().rows[0][0] == "memory read, GB/s"
+    assert set(peaks.products) == {"fp32", "bf16", "int8"}
+
+
+def test_a_products_peak_is_that_of_the_fastest_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(PlainLinear):
+        name = "slow"
+
+        def __call__(self, x: Tensor) -> Tensor:
+            for _ in range(20):
+                super().__call__(x)
+            return super().__call__(x)
+
+    monkeypatch.setattr("paged_core.model.linear.choice.PATHS", (Slow, PlainLinear))
+    assert measure_peaks(read_bytes=1 << 16, order=256, clock="cpu").products["fp32"] == "torch"
 
 
 def test_a_mixed_workload_is_the_same_for_the_same_seed() -> None:
