@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paged_core.api.params import SamplingParams
-from paged_core.testing.build import EngineShape, build_engine, default_plugins
+from paged_core.structured.child import CompileLimits
+from paged_core.structured.compiler import GrammarCompiler
+from paged_core.structured.vocabulary import vocabulary_of
+from paged_core.testing.build import EngineShape, build_engine, default_plugins, torch_sampler
 from paged_core.testing.shadow import ShadowExecutor
+from paged_core.testing.shadow_logits import ShadowLogits
+from paged_core.testing.tokenizer import ByteTokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from paged_core.api.output import RequestOutput
     from paged_core.engine.engine import Engine
@@ -48,6 +53,26 @@ def shadow(plugins: Any) -> Callable[..., Engine]:
         made = EngineShape(**shape)
         executor = ShadowExecutor(made.block_size)
         return build_engine(executor, made, plugins=plugins, wrap_scheduler=wrap)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def grammars() -> Iterator[GrammarCompiler]:
+    """One compiler for all engines of this session that speak ByteTokenizer's 320 tokens."""
+    compiler = GrammarCompiler(vocabulary_of(ByteTokenizer(), 320), CompileLimits(60.0, 1 << 30, 1 << 28))
+    yield compiler
+    compiler.close()
+
+
+@pytest.fixture(scope="session")
+def logits(plugins: Any, grammars: GrammarCompiler) -> Callable[..., Engine]:
+    """Build an engine over ShadowLogits with sample_torch: keyword arguments are those of EngineShape."""
+
+    def build(wrap: Any = None, **shape: Any) -> Engine:
+        made = EngineShape(**shape)
+        executor = ShadowLogits(made.block_size, torch_sampler(made, plugins))
+        return build_engine(executor, made, plugins=plugins, wrap_scheduler=wrap, grammars=grammars)
 
     return build
 

@@ -1,7 +1,12 @@
-"""Law 15 over the shadow executor: tokens depend on nothing but the prompt, whatever the engine does."""
+"""Law 15 over the shadow executor: tokens depend on nothing but the prompt, whatever the engine does.
+
+The matrix runs with the real sampler and real grammars over logits that hash what a draw reads (ShadowLogits).
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from functools import cache
 
 import pytest
@@ -9,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paged_core.api.params import SamplingParams
-from paged_core.testing.build import EngineShape, build_engine, default_plugins
 from paged_core.testing.seams import PreemptNow
-from paged_core.testing.shadow import ShadowExecutor
+from paged_core.testing.tokenizer import ByteTokenizer
 
 PROMPTS = [
     [65],
@@ -24,12 +28,29 @@ PROMPTS = [
 ]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
+XGRAMMAR = {"regex": "[ab]the answer is [0-9]{2}", "backend": "xgrammar"}  # of 18 letters 15 are forced
+LLGUIDANCE = {"regex": "(yes|no), (on )?[x-z]{2}", "backend": "llguidance"}
+SCHEMA = {"type": "array", "items": {"enum": [1, "re", None]}, "minItems": 2, "maxItems": 2}
+JSON = {"json": SCHEMA, "disable_any_whitespace": True}
+
 KINDS = {  # every kind of request goes through the whole matrix: enter a new one here
     "greedy": SamplingParams(temperature=0, max_tokens=9, ignore_eos=True),
     "drawn": SamplingParams(temperature=1, seed=5, max_tokens=9, ignore_eos=True),
     "three": SamplingParams(temperature=1, seed=7, n=3, max_tokens=7, ignore_eos=True),
     "beams": SamplingParams(temperature=0, use_beam_search=True, beam_width=3, n=2, max_tokens=6),
-}
+    "edited": SamplingParams(
+        temperature=0.7, seed=3, n=2, top_k=40, min_p=0.02, repetition_penalty=1.3, frequency_penalty=0.5,
+        logit_bias={101: 3.0}, bad_words=["e e"], max_tokens=8,
+    ),
+    "form": SamplingParams(temperature=0, max_tokens=22, structured_outputs=XGRAMMAR),
+    "form drawn": SamplingParams(temperature=1, seed=11, max_tokens=22, structured_outputs=LLGUIDANCE),
+    "form cut": SamplingParams(temperature=1, seed=2, max_tokens=9, structured_outputs=XGRAMMAR),
+    "three forms": SamplingParams(temperature=1, seed=13, n=3, max_tokens=14, structured_outputs=JSON),
+    "form beams": SamplingParams(
+        temperature=0, use_beam_search=True, beam_width=3, n=2, max_tokens=12, structured_outputs=LLGUIDANCE
+    ),
+}  # fmt: skip
+STREAMED = set(KINDS) - {"beams", "form beams"}
 MIXES = {  # batch mate by batch mate: (kind, prompt)
     "alone": [("three", PROMPTS[6])],
     "one prompt": [(kind, PROMPTS[5]) for kind in KINDS],
@@ -38,9 +59,18 @@ MIXES = {  # batch mate by batch mate: (kind, prompt)
         ("three", list(b"one two three five!")),
         ("beams", list(b"one two seven")),
         ("drawn", list(b"one two three")),
+        ("form drawn", list(b"one two three six")),
+        ("three forms", list(b"one two three five?")),
     ],
-    "lengths": [("greedy", PROMPTS[0]), ("three", PROMPTS[1]), ("drawn", PROMPTS[6]), ("beams", PROMPTS[3])],
-}
+    "lengths": [
+        ("form", PROMPTS[0]), ("three forms", PROMPTS[6]), ("greedy", PROMPTS[0]), ("three", PROMPTS[1]),
+        ("form beams", PROMPTS[2]), ("drawn", PROMPTS[6]), ("beams", PROMPTS[3]), ("edited", PROMPTS[3]),
+    ],
+}  # fmt: skip
+PREEMPTED = [
+    *((4, mix) for mix in ("one prompt", "parting", "lengths")),
+    *(pytest.param(size, mix, marks=pytest.mark.slow) for size, mix in ((1, "one prompt"), (16, "lengths"))),
+]
 WARMTH = ("off", "cold", "warm")
 
 
@@ -49,14 +79,21 @@ def branches(output):
     return [one.token_ids for one in output.outputs]
 
 
-@cache
-def expected(kind, prompt):
+@pytest.fixture(scope="module")
+def expected(logits):
     """The answer of a request alone on a fresh engine: prefix cache off, ample pool, nothing cut or preempted."""
-    engine = build_engine(ShadowExecutor(4), EngineShape(prefix_cache=False, num_blocks=256), plugins=default_plugins())
-    engine.add_request("r", list(prompt), KINDS[kind])
-    while engine.has_unfinished:
-        outputs = engine.step()
-    return branches(outputs[0])
+
+    @cache
+    def answer(kind, prompt, jump_forward):
+        engine = logits(prefix_cache=False, num_blocks=256, jump_forward=jump_forward)
+        engine.add_request("r", list(prompt), KINDS[kind])
+        outputs = []
+        while engine.has_unfinished:
+            outputs += engine.step()
+        assert outputs[0].error is None
+        return branches(outputs[0])
+
+    return answer
 
 
 class Once:
@@ -76,14 +113,37 @@ class Once:
         return hit
 
 
-def play(engine, drain, mix, name, stream):
+def play(engine, finish, mix, name, stream):
     """The answers of one batch; with `stream` every second request is streamed and its last output compared."""
+    drain, expected = finish
     for i, (kind, prompt) in enumerate(mix):
-        streams = stream and i % 2 == 0 and kind != "beams"
-        engine.add_request(f"{name}{i}", prompt, KINDS[kind], stream=streams)
+        engine.add_request(f"{name}{i}", prompt, KINDS[kind], stream=stream and i % 2 == 0 and kind in STREAMED)
     outputs = drain(engine)
+    jump = engine.facts.jump_forward
     for i, (kind, prompt) in enumerate(mix):
-        assert branches(outputs[f"{name}{i}"]) == expected(kind, tuple(prompt)), f"{kind} {bytes(prompt)}"
+        assert branches(outputs[f"{name}{i}"]) == expected(kind, tuple(prompt), jump), f"{kind} {bytes(prompt)}"
+
+
+@pytest.fixture
+def finish(drain, expected):
+    return drain, expected
+
+
+def test_the_kinds_differ_from_one_another_and_follow_their_forms(expected):
+    """Or the matrix would compare constants."""
+    decode, prompt = ByteTokenizer().decode, tuple(PROMPTS[5])
+    tokens = {kind: expected(kind, prompt, True) for kind in KINDS}
+    text = {kind: [decode(one) for one in each] for kind, each in tokens.items()}
+    assert {kind: len(set(map(tuple, each))) for kind, each in tokens.items()} == {
+        kind: KINDS[kind].n for kind in KINDS
+    }
+    assert re.fullmatch("[ab]the answer is [0-9]{2}", text["form"][0])
+    assert re.match("[ab]the ans", text["form cut"][0])
+    for one in text["form drawn"] + text["form beams"]:
+        assert re.fullmatch(LLGUIDANCE["regex"], one)
+    assert all(set(json.loads(one)) <= {1, "re", None} for one in text["three forms"])
+    jumped, drawn = (expected("form", prompt, jump)[0] for jump in (True, False))
+    assert len(jumped) != len(drawn), "what is forced is cut into tokens as the text is encoded"
 
 
 @pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
@@ -91,15 +151,15 @@ def play(engine, drain, mix, name, stream):
 @pytest.mark.parametrize("warmth", WARMTH)
 @pytest.mark.parametrize("token_budget", [11, 64])
 def test_any_block_size_mix_cache_and_chunking_gives_the_tokens_of_a_request_alone(
-    shadow, drain, alloc, block_size, warmth, token_budget
+    logits, finish, alloc, block_size, warmth, token_budget
 ):
-    for mix in MIXES.values():
-        engine = shadow(
+    for i, mix in enumerate(MIXES.values()):
+        engine = logits(
             alloc=alloc, block_size=block_size, prefix_cache=warmth != "off", token_budget=token_budget,
-            max_num_seqs=11, num_blocks=256,
+            max_num_seqs=11, num_blocks=256, jump_forward=(i + block_size) % 3 != 0,
         )  # fmt: skip
         for name in ("first", "second") if warmth == "warm" else ("only",):
-            play(engine, drain, mix, name, stream=token_budget == 11)
+            play(engine, finish, mix, name, stream=token_budget == 11)
         hits = engine.stats().blocks.prefix_hits
         assert warmth != "off" or hits == 0
         assert warmth != "warm" or block_size > 8 or hits > 0
@@ -107,24 +167,24 @@ def test_any_block_size_mix_cache_and_chunking_gives_the_tokens_of_a_request_alo
 
 @pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
 @pytest.mark.parametrize("preempt", ["preempt_recompute", "preempt_swap"])
-@pytest.mark.parametrize("block_size", [4, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 16))])
+@pytest.mark.parametrize(("block_size", "mix"), PREEMPTED)
 @pytest.mark.parametrize("warmth", WARMTH)
 @pytest.mark.parametrize("token_budget", [11, 64])
-@pytest.mark.parametrize("mix", ["one prompt", "parting", "lengths"])
 def test_preempted_at_every_step_gives_the_tokens_of_a_request_alone(
-    shadow, drain, alloc, preempt, block_size, warmth, token_budget, mix
+    logits, finish, alloc, preempt, block_size, warmth, token_budget, mix
 ):
     """Each member of the batch in turn is the victim; together they meet every step."""
     when = Once()
     for at in range(1, 13):
-        engine = shadow(
+        engine = logits(
             wrap=lambda inner: PreemptNow(inner, when), alloc=alloc, preempt=preempt, block_size=block_size,
-            prefix_cache=warmth != "off", token_budget=token_budget, max_num_seqs=11, num_blocks=256,
+            prefix_cache=warmth != "off", token_budget=token_budget, max_num_seqs=11, num_blocks=512 // block_size,
+            jump_forward=at % 3 != 0,
         )  # fmt: skip
         if warmth == "warm":
-            play(engine, drain, MIXES[mix], "first", stream=False)
+            play(engine, finish, MIXES[mix], "first", stream=False)
         when.arm(engine.stats().num_steps + at, f"r{at % len(MIXES[mix])}")
-        play(engine, drain, MIXES[mix], "r", stream=at % 2 == 0)
+        play(engine, finish, MIXES[mix], "r", stream=at % 2 == 0)
     assert when.num_forced >= 6
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 from collections import deque
 from types import FunctionType, ModuleType
@@ -16,6 +17,7 @@ from paged_core.testing.seams import PreemptNow
 NUM_REQUESTS = 500
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 5))]
 NAME = "request-"
+PLAIN = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
 
 GROWS = {  # what may differ when nobody is left
     "_ledger.allocator.pool.cached": "the prefix cache",
@@ -26,6 +28,10 @@ GROWS = {  # what may differ when nobody is left
     "_ledger._ended_rows": "rows of which the executor hears with the next step",
     "_ledger.prefixes._sets": "rows that decoded together in the last step",
     "_executor._salts": "one per row, this test's executor",
+    "_compiling._compiler._cache": "compiled grammars, up to a limit of bytes",
+    "_compiling._compiler._children": "compiling processes, two at most",
+    "_compiling._compiler._idle": "compiling processes, two at most",
+    "_compiling._compiler._backends": "one per grammar library",
     "_emitter.num_finished": "a counter by reason",
     "_accounts._ttft": "a window of the last measurements",
     "_accounts._tpot": "a window of the last measurements",
@@ -85,10 +91,14 @@ def assert_nothing_is_held(engine, fresh):
 class Traffic:
     """Random requests of every kind: `start` adds one, `disturb` ends or watches some."""
 
+    unheard = itertools.count(1)
+
     def __init__(self, engine, seed):
         self.draw = random.Random(seed)
         self.engine, self.num_started = engine, 0
-        self.ways = dict.fromkeys(("abort", "deadline", "streamed", "forked", "salted", "cold"), 0)
+        self.ways = dict.fromkeys(
+            ("abort", "deadline", "streamed", "forked", "salted", "cold", "form", "left compiling"), 0
+        )
 
     def count(self, way, chance):
         """Whether it happens to this one; counted."""
@@ -112,24 +122,38 @@ class Traffic:
     def params(self):
         length, cold = self.draw.randrange(1, 10), self.count("cold", 0.05)
         more = {"max_tokens": length, "ignore_eos": True, "skip_reading_prefix_cache": cold}
+        if self.count("form", 0.15):
+            more |= {"structured_outputs": self.form(), "ignore_eos": False}
         if not self.count("forked", 0.4):
             return SamplingParams(temperature=0, **more)
         if self.draw.random() < 0.4:
             return SamplingParams(temperature=0, use_beam_search=True, beam_width=self.draw.randrange(2, 4), **more)
         return SamplingParams(n=self.draw.randrange(2, 4), temperature=1, seed=self.num_started, **more)
 
+    def form(self):
+        """Half of them are new to the compiler, whose time is its own: traffic is not the same twice."""
+        number = next(self.unheard) if self.draw.random() < 0.5 else 0
+        return {"regex": f"(on|off){{2,5}}{number}", "backend": self.draw.choice(["xgrammar", "llguidance"])}
+
     def disturb(self):
         ids = self.engine.unfinished_ids
         if ids and self.draw.random() < 0.1:
-            self.ways["abort"] += len(self.engine.abort([self.draw.choice(ids), f"{NAME}unknown"]))
+            self.leave(self.draw.choice(ids))
+        for waiting in self.engine._compiling.ids:
+            if self.draw.random() < 0.2:
+                self.leave(waiting)
+
+    def leave(self, victim):
+        self.ways["left compiling"] += victim in self.engine._compiling
+        self.ways["abort"] += len(self.engine.abort([victim, f"{NAME}unknown"]))
 
 
 @pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
 @pytest.mark.parametrize("preempt", ["preempt_recompute", "preempt_swap"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_request_leaves_anything_behind(shadow, alloc, preempt, seed):
+def test_no_request_leaves_anything_behind(logits, drain, alloc, preempt, seed):
     draw = random.Random(-seed)
-    engine = shadow(
+    engine = logits(
         wrap=lambda inner: PreemptNow(inner, lambda step, group: draw.random() < 0.01),
         alloc=alloc, preempt=preempt, num_blocks=24, num_host_blocks=12, token_budget=16, max_num_seqs=8,
     )  # fmt: skip
@@ -143,6 +167,8 @@ def test_no_request_leaves_anything_behind(shadow, alloc, preempt, seed):
         if engine.stats().num_steps % 97 == 0 and engine.has_unfinished:
             engine.check()
             num_busy += len(held(engine)) > 0
+    engine.add_request(f"{NAME}last", [1], PLAIN)  # with its steps the sampler hears who has left
+    drain(engine)
     assert_nothing_is_held(engine, fresh)
     stats = engine.stats()
     assert num_busy > 0, "the search for what is held finds nothing even while requests run"
@@ -157,7 +183,7 @@ def test_no_request_leaves_anything_behind(shadow, alloc, preempt, seed):
 def test_what_is_left_behind_is_found(shadow, drain):
     engine = shadow()
     fresh = containers(engine)
-    engine.add_request(f"{NAME}0", [65, 66, 67], SamplingParams(temperature=0, max_tokens=2, ignore_eos=True))
+    engine.add_request(f"{NAME}0", [65, 66, 67], PLAIN)
     drain(engine)
     assert_nothing_is_held(engine, fresh)
     engine._ledger.prompt_due[3] = 1
