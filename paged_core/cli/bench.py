@@ -21,6 +21,7 @@ from paged_core.cli.bench_options import (
     rounds_option,
     seed_option,
 )
+from paged_core.cli.bench_start import startup_command
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
 from paged_core.cli.report import note
@@ -135,6 +136,7 @@ bench_command = click.Group(
         benchmark("engine", _engine, [plot_option(), rounds_option()], _ENGINE_HELP),
         linear_command(),
         attention_command(),
+        startup_command(),
     ],
     help="Measure on this machine, next to published figures or to the floors of its own peaks.",
 )
