@@ -137,6 +137,9 @@ class Settings(BaseSettings):
     jump_forward: bool = Field(True, description="Append what a grammar forces several tokens at a time, undrawn.")
     seed: int | None = Field(None, description="Seed of requests that bring none; unset draws a new one each time.")
     threads: int | None = Field(None, ge=1, description="Compute threads; unset takes the library's default.")
+    profile: str | None = Field(
+        None, description="Time every part of every step and write a Chrome trace to this file at the end."
+    )
     audit: bool = Field(False, description="Check every law of the block tables after each step (slow).")
     disable_plugins: Names = Field(
         (), description="Plugins not to load, by plugin id or distribution name, separated by commas."

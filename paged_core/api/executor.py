@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ class ExecutorNeed:
     """Everything the execution side needs; no autos left. Bytes and tokens; `threads` 0 = the library's default.
 
     `logprobs_mode`: what the sampler reports, as in `SamplerNeed`. `quantization`: none, or int8 for the weights of
-    the linear layers.
+    the linear layers. `profile`: time the parts of every step, for `Executor.spans`.
     `attn_required`: capabilities of the chosen attention backend that the executor switches on (`fused_rope`).
     """
 
@@ -54,6 +54,7 @@ class ExecutorNeed:
     required: frozenset[str] = frozenset()
     logprobs_mode: LogprobsMode = "raw_logprobs"
     quantization: str = "none"
+    profile: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,14 @@ class KVCapacity:
     num_blocks: int
     num_host_blocks: int
     block_bytes: int
+
+
+class Span(NamedTuple):
+    """`name` ran from `begin` for `duration`, both in nanoseconds of `time.perf_counter_ns` where it ran."""
+
+    name: str
+    begin: int
+    duration: int
 
 
 class Ticket:
@@ -97,6 +106,10 @@ class Executor(ABC):
     @abstractmethod
     def collect(self, ticket: Ticket) -> StepResult:
         """Wait for a step. Raises EngineDeadError, cause chained, when the place where it ran is gone."""
+
+    def spans(self) -> list[Span]:
+        """What was timed since the last call, if the need asked for a profile; the default times nothing."""
+        return []
 
     @abstractmethod
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.allocator import AllocatorNeed
@@ -20,6 +21,7 @@ from paged_core.engine.config import EngineConfig
 from paged_core.engine.engine import Engine
 from paged_core.engine.hardware import choose_device, choose_dtype, element_bytes
 from paged_core.engine.ledger import Ledger
+from paged_core.engine.profile import Profile
 from paged_core.errors import ConfigError
 from paged_core.plugins import bootstrap
 from paged_core.settings import Settings, cache_dir, memory_limit
@@ -74,9 +76,12 @@ class Assembly:
     engine: Engine
     plugins: Plugins
     timings: dict[str, float]
+    profile: Profile | None = None
 
     def close(self) -> None:
-        """Release the model, then let plugins release what they hold. Idempotent."""
+        """Write the profile if there is one, release the model, let plugins release what they hold. Idempotent."""
+        if self.profile is not None:
+            self.profile.write()
         self.engine.close()
         self.plugins.shutdown()
 
@@ -96,7 +101,8 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
     watch.lap("compute libraries")
     engine = wire(plugins, facts, executor, model.tokenizer, clock or RealClock(), hash_seed=settings.hash_seed)
     watch.lap("weights and KV pool")
-    return Assembly(engine, plugins, watch.seconds)
+    profile = None if settings.profile is None else Profile(Path(settings.profile), engine, executor)
+    return Assembly(engine, plugins, watch.seconds, profile)
 
 
 def find_loader(settings: Settings, plugins: Plugins) -> tuple[str, Loader]:
@@ -156,6 +162,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         cache_dir=str(cache_dir()),
         logprobs_mode=settings.logprobs_mode,
         quantization=settings.quantization,
+        profile=settings.profile is not None,
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paged_core.engine.config import EngineConfig
     from paged_core.engine.ledger import Ledger
     from paged_core.engine.view import LedgerView
+    from paged_core.tracing import Trace
 
 log = logging.getLogger("paged_core.engine")
 
@@ -220,6 +221,14 @@ class Engine:
             ttft=accounts.ttft(),
             tpot=accounts.tpot(),
         )
+
+    def watch(self, trace: Trace) -> None:
+        """Time the phases of every step from now on."""
+        trace.watch(self, {"_step": "step"})
+        trace.watch(self._scheduler, {"decide": "schedule"})
+        trace.watch(self._ledger, {"view": "view", "apply": "apply", "commit": "commit"})
+        trace.watch(self._executor, {"submit": "submit", "collect": "collect"})
+        trace.watch(self._emitter, {"emit": "emit and detokenise"})
 
     def check(self) -> None:
         """Assert the allocator's laws, and that an idle engine holds nothing. Raises PluginContractError."""

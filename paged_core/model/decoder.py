@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paged_core.api.attention import Attention
     from paged_core.api.model import ModelSpec
     from paged_core.model.place import Place
+    from paged_core.tracing import Trace
 
 
 class Decoder:
@@ -38,6 +39,7 @@ class Decoder:
         self.max_length = max_length
         self._attention = attention
         self._quantized = store.linears.quantized
+        self._fused = store.fused
         self._embed = store.take("embed.weight")
         self.device = self._embed.device
         self.dtype = self._embed.dtype
@@ -73,6 +75,14 @@ class Decoder:
         for name, tensor in checked(spec, weights):
             store.put(name, tensor)
         return Decoder(spec, store, attention, fused_rope, min(max_length or spec.max_position, spec.max_position))
+
+    def watch(self, trace: Trace) -> None:
+        """Time the parts of every layer from now on."""
+        trace.watch(self, {"logits": "head", "embedded": "embed"})
+        if self._fused is not None:
+            trace.watch(self._fused, {"norm": "norm", "gate": "activation"})
+        for layer in self._layers:
+            layer.watch(trace)
 
     def forward(self, token_ids: Tensor, positions: Tensor, kv: Sequence[Tensor], plan: Any) -> Tensor:
         """Hidden states after the last norm, [tokens, hidden].

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch.nn import functional
@@ -11,13 +11,14 @@ from paged_core.errors import ModelUnsupportedError
 from paged_core.model.rope import rotate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
     from paged_core.api.attention import Attention, AttentionLayer
     from paged_core.api.model import ModelSpec
     from paged_core.model.store import WeightStore
+    from paged_core.tracing import Trace
 
 
 def activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -73,7 +74,9 @@ class Norm:
 
 
 class FeedForward(Protocol):
-    """What follows attention in a layer: dense or a mixture."""
+    """What follows attention in a layer: dense or a mixture. `PARTS`: attributes worth timing, by what they do."""
+
+    PARTS: ClassVar[Mapping[str, str]]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
@@ -82,6 +85,8 @@ class FeedForward(Protocol):
 
 class Mlp:
     """Dense feed-forward: down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate."""
+
+    PARTS: ClassVar[Mapping[str, str]] = {"_up": "gate_up", "_down": "down"}
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
         self._is_gated = spec.gated_mlp
@@ -103,6 +108,8 @@ class Mlp:
 
 class SelfAttention:
     """Projections, head norms and rotation around an attention backend, which holds the keys and values."""
+
+    PARTS: ClassVar[Mapping[str, str]] = {"_qkv": "qkv", "_output": "o"}
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str, layer: AttentionLayer, fused_rope: bool) -> None:
         self._layer = layer
@@ -154,6 +161,11 @@ class DecoderLayer:
         self._mlp_norm = Norm(spec, store, f"{name}.mlp_norm")
         self._attn_post_norm = Norm(spec, store, f"{name}.attn_post_norm") if sandwich else None
         self._mlp_post_norm = Norm(spec, store, f"{name}.mlp_post_norm") if sandwich else None
+
+    def watch(self, trace: Trace) -> None:
+        """Time the parts from now on."""
+        trace.watch(self._attention, self._attention.PARTS)
+        trace.watch(self._feed_forward, self._feed_forward.PARTS)
 
     def __call__(self, x: Tensor, step: LayerStep, kv: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""

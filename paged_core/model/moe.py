@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from paged_core.model.layers import activation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from paged_core.api.model import ModelSpec, MoeSpec
@@ -20,6 +22,8 @@ class Mixture:
 
     Listing the experts that were hit synchronises with the device once a layer.
     """
+
+    PARTS: ClassVar[Mapping[str, str]] = {"_route": "router"}
 
     def __init__(self, spec: ModelSpec, moe: MoeSpec, store: WeightStore, name: str) -> None:
         self._top_k = moe.num_experts_per_token

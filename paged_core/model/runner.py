@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paged_core.api.attention import Attention
     from paged_core.api.sampler import Sampler
     from paged_core.model.decoder import Decoder
+    from paged_core.tracing import Trace
 
 _PROMPT_ROWS = 128  # prompt logits are materialised in pieces of so many rows
 
@@ -42,6 +43,13 @@ class Runner:
         self._sampler = sampler
         self._caches, self._host_caches = caches
         self._tables, self._block_size = tables
+
+    def watch(self, trace: Trace) -> None:
+        """Time the parts of every step from now on."""
+        trace.watch(self, {"_move": "move blocks", "_forward": "forward", "_sample": "head and sample"})
+        trace.watch(self._attention, {"plan": "plan attention", "forward": "attention"})
+        trace.watch(self._sampler, {"sample": "sample"})
+        self._decoder.watch(trace)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paged_core.api.attention import Attention, AttentionNeed
-from paged_core.api.executor import Executor, ExecutorNeed, KVCapacity, Ticket
+from paged_core.api.executor import Executor, ExecutorNeed, KVCapacity, Span, Ticket
 from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
@@ -16,6 +16,7 @@ from paged_core.model.decoder import Decoder
 from paged_core.model.place import Place
 from paged_core.model.runner import Runner
 from paged_core.native.compile import use_cache_dir
+from paged_core.tracing import Trace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +43,7 @@ class LocalExecutor(Executor):
         self._need = need
         self._plugins = plugins
         self._runner: Runner | None = None
+        self._trace = Trace()
         spec = need.spec
         self._attention_need = AttentionNeed(
             device=need.device,
@@ -102,6 +104,8 @@ class LocalExecutor(Executor):
             for blocks, device in ((num_blocks, need.device), (num_host_blocks, "cpu"))
         )
         self._runner = Runner(decoder, self._attention, sampler, (pools[0], pools[1]), (tables, need.block_size))
+        if need.profile:
+            self._runner.watch(self._trace)
 
     def submit(self, plan: StepPlan) -> Ticket:
         """Run the step now."""
@@ -113,6 +117,10 @@ class LocalExecutor(Executor):
         """The step's result."""
         assert isinstance(ticket, _Done)
         return ticket.result
+
+    def spans(self) -> list[Span]:
+        """Parts of the steps since the last call."""
+        return self._trace.take()
 
     def close(self) -> None:
         """Drop weights and pools."""
