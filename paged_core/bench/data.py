@@ -5,6 +5,8 @@ DIR/prompts/mt_bench.jsonl       turns[0]: opening questions of a chat
 DIR/prompts/wmt_ende_pairs.tsv   English<TAB>German, one pair a line
 DIR/traces/arena_multiclient.csv prompt_tokens, output_tokens of a chat service
 DIR/lengths/sharegpt_llama2.csv  prompt_tokens, output_tokens of ShareGPT turns, history included
+DIR/text/sonnet.txt              one text
+DIR/text/c4_sample.jsonl         text: pages of the web
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paged_core.bench.lengths import Lengths, read_lengths
-from paged_core.bench.sample import PAIRS, QUESTIONS, TASKS
+from paged_core.bench.sample import PAIRS, QUESTIONS, TASKS, TEXT
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 ALPACA = "prompts/alpaca_libre.jsonl"
@@ -27,6 +29,9 @@ WMT = "prompts/wmt_ende_pairs.tsv"
 ARENA = "traces/arena_multiclient.csv"
 SHAREGPT = "lengths/sharegpt_llama2.csv"
 FILES = (ALPACA, MT_BENCH, WMT, ARENA, SHAREGPT)
+SONNET = "text/sonnet.txt"
+C4 = "text/c4_sample.jsonl"
+TEXT_FILES = (SONNET, C4, MT_BENCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +56,47 @@ def sample_data() -> Data:
     return Data("built-in sample", TASKS, QUESTIONS, PAIRS)
 
 
-def read_data(folder: Path) -> Data:
-    """Everything of `folder`. ConfigError names every missing file, or the line that is bad."""
-    missing = [name for name in FILES if not (folder / name).is_file()]
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What a model's quality is measured on: texts by name, each a list of pages, and questions to answer."""
+
+    source: str
+    pages: Mapping[str, tuple[str, ...]]
+    questions: tuple[str, ...]
+
+
+def sample_texts() -> Texts:
+    """A page and a few questions, to see the command run."""
+    return Texts("built-in sample", {"sample": (TEXT,)}, QUESTIONS)
+
+
+def read_texts(folder: Path) -> Texts:
+    """Texts and questions of `folder`. ConfigError names every missing file, or the line that is bad."""
+    _demand(folder, TEXT_FILES)
+    web = tuple(item["text"] for item in _json_lines(folder / C4, ("text",)))
+    pages = {"sonnets": ((folder / SONNET).read_text(encoding="utf-8"),), "web pages": web}
+    return Texts(folder.name, pages, tuple(_questions(folder)))
+
+
+def _demand(folder: Path, names: Sequence[str]) -> None:
+    missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise ConfigError(f"{folder} lacks {', '.join(missing)}")
+
+
+def _questions(folder: Path) -> Iterator[str]:
+    for item in _json_lines(folder / MT_BENCH, ("turns",)):
+        yield str(item["turns"][0])
+
+
+def read_data(folder: Path) -> Data:
+    """Everything of `folder`. ConfigError names every missing file, or the line that is bad."""
+    _demand(folder, FILES)
     lengths = (read_lengths(folder / ARENA, "Arena trace"), read_lengths(folder / SHAREGPT, "ShareGPT turns"))
     return Data(
         source=folder.name,
         tasks=tuple(_tasks(folder / ALPACA)),
-        questions=tuple(str(item["turns"][0]) for item in _json_lines(folder / MT_BENCH, ("turns",))),
+        questions=tuple(_questions(folder)),
         pairs=tuple(_pairs(folder / WMT)),
         lengths=lengths,
     )

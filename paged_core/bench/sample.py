@@ -32,3 +32,10 @@ PAIRS: tuple[tuple[str, str], ...] = (
     ("The new law applies to all member states.", "Das neue Gesetz gilt für alle Mitgliedstaaten."),
     ("He forgot his umbrella in the café.", "Er hat seinen Schirm im Café vergessen."),
 )
+TEXT = (
+    "The harbour was quiet before sunrise. Two boats had come in during the night, and their nets hung over the rails. "
+    "An old woman swept the steps of the fish market, slowly, as she had done every morning for forty years. When the "
+    "bell of the church rang six, the first carts arrived from the village, and within minutes the square was full of "
+    "voices. Prices were named, refused and named again; somebody laughed, somebody dropped a basket of mussels, and a "
+    "dog ran off with a herring. By eight o'clock all was sold, the carts were gone, and the old woman swept again."
+)

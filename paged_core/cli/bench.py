@@ -21,6 +21,7 @@ from paged_core.cli.bench_options import (
     rounds_option,
     seed_option,
 )
+from paged_core.cli.bench_quality import quality_command
 from paged_core.cli.bench_start import startup_command
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
@@ -137,6 +138,7 @@ bench_command = click.Group(
         linear_command(),
         attention_command(),
         startup_command(),
+        quality_command(),
     ],
     help="Measure on this machine, next to published figures or to the floors of its own peaks.",
 )

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paged_core.bench.data import ALPACA, ARENA, MT_BENCH, SHAREGPT, WMT, read_data, sample_data
+from paged_core.bench.data import (
+    ALPACA,
+    ARENA,
+    C4,
+    MT_BENCH,
+    SHAREGPT,
+    SONNET,
+    WMT,
+    read_data,
+    read_texts,
+    sample_data,
+    sample_texts,
+)
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,3 +68,21 @@ def test_the_sample_has_enough_for_five_examples() -> None:
     assert len(data.pairs) > 5
     assert data.tasks
     assert data.questions
+
+
+def test_texts_are_read_a_page_a_line_and_a_whole_file(tmp_path: Path) -> None:
+    files = {SONNET: "one\ntwo\n", C4: '{"text": "page 1\\n"}\n{"text": "page 2"}\n'}
+    texts = read_texts(folder(tmp_path, **files))
+    assert texts.pages == {"sonnets": ("one\ntwo\n",), "web pages": ("page 1\n", "page 2")}
+    assert texts.questions == ("Why?",)
+
+
+def test_missing_texts_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"lacks text/sonnet\.txt, text/c4_sample\.jsonl"):
+        read_texts(folder(tmp_path))
+
+
+def test_the_sample_has_a_page_and_questions() -> None:
+    texts = sample_texts()
+    assert len(texts.pages["sample"][0]) > 300
+    assert texts.questions
