@@ -19,7 +19,7 @@ from paged_core.api.scheduler import SchedulerNeed
 from paged_core.engine.clock import RealClock
 from paged_core.engine.config import EngineConfig
 from paged_core.engine.engine import Engine
-from paged_core.engine.hardware import choose_device, choose_dtype, element_bytes
+from paged_core.engine.hardware import choose_device, choose_dtype, choose_threads, element_bytes
 from paged_core.engine.ledger import Ledger
 from paged_core.engine.profile import Profile
 from paged_core.errors import ConfigError
@@ -156,7 +156,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         token_budget=_token_budget(settings, device, max_len),
         kv_memory_bytes=_kv_memory(settings, spec, dtype, kv_bytes, max_len),
         host_memory_bytes=settings.host_memory,
-        threads=settings.threads or 0,
+        threads=choose_threads(settings.threads) if device == "cpu" else settings.threads or 0,
         eos_token_ids=model.tokenizer.eos_token_ids,
         attn_required=fused,
         cache_dir=str(cache_dir()),

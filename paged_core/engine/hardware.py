@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from paged_core.errors import ConfigError
 
@@ -29,6 +30,38 @@ def cpu_has_bf16(read: ReadText = read_text) -> bool:
         if name.strip().lower() in ("flags", "features"):
             return bool({"avx512_bf16", "amx_bf16", "bf16"} & set(flags.split()))
     return False
+
+
+def choose_threads(asked: int | None, read: ReadText = read_text) -> int:
+    """Compute threads; 0 = as many as torch takes, which is one a core.
+
+    Where a container's share of the processor is less than the cores it sees, one thread a whole core of that share:
+    more would wait for each other. Said once.
+    """
+    if asked is not None:
+        return asked
+    share = _cpu_share(read)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if share is None or share >= cores:
+        return 0
+    log.warning("this container may use %.1f of %d cores: computing with %d threads", share, cores, max(1, int(share)))
+    return max(1, int(share))
+
+
+def _cpu_share(read: ReadText) -> float | None:
+    """Cores' worth of time that this process's cgroup and those around it allow, or None for no limit."""
+    limits = [read("/sys/fs/cgroup/cpu.max")]
+    limits.append(" ".join(read(f"/sys/fs/cgroup/cpu/cpu.cfs_{name}_us") for name in ("quota", "period")))
+    for line in read("/proc/self/cgroup").splitlines():
+        if line.startswith("0::"):
+            path = PurePosixPath(line[3:].strip())
+            limits += [read(f"/sys/fs/cgroup{folder}/cpu.max") for folder in (path, *path.parents)]
+    shares = []
+    for limit in limits:
+        quota, _, period = limit.strip().partition(" ")
+        if quota.isdecimal() and period.strip().isdecimal():  # else "max", -1 or no such file
+            shares.append(int(quota) / int(period))
+    return min(shares, default=None)
 
 
 def choose_device(asked: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from paged_core.api.batch import Batch, StepPlan, StepResult, TopLogprobs
+from paged_core.model.pressure import CpuPressure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +44,7 @@ class Runner:
         self._sampler = sampler
         self._caches, self._host_caches = caches
         self._tables, self._block_size = tables
+        self._pressure = CpuPressure(torch.get_num_threads()) if decoder.device.type == "cpu" else None
 
     def watch(self, trace: Trace) -> None:
         """Time the parts of every step from now on."""
@@ -54,7 +56,7 @@ class Runner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """Moves, forward pass, sampling. The one device synchronisation is where sampled tokens become numpy."""
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.thread_time()
         for row in plan.ended:
             self._sampler.end(row)
         for start in plan.started:
@@ -66,6 +68,8 @@ class Runner:
             self._sample(plan, hidden, result)
             self._prompt_logprobs(plan, hidden, result)
         result.elapsed_s = time.perf_counter() - begin
+        if self._pressure is not None:
+            self._pressure.add(result.elapsed_s, time.thread_time() - cpu)
         return result
 
     def _move(self, plan: StepPlan) -> None:

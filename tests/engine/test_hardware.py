@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from paged_core.engine.clock import RealClock, VirtualClock
-from paged_core.engine.hardware import choose_dtype, cpu_has_bf16
+from paged_core.engine.hardware import choose_dtype, choose_threads, cpu_has_bf16
 from paged_core.errors import ConfigError
 
 ZEN4 = "processor : 0\nflags\t\t: fpu sse avx512f avx512_bf16 avx512_vnni\n"
@@ -51,3 +51,36 @@ def test_the_real_clock_sleeps_no_shorter_than_asked():
     clock.sleep_until(deadline - 100)
     clock.advance(3)
     assert clock.now() < deadline + 3
+
+
+@pytest.mark.parametrize(
+    ("files", "threads"),
+    [
+        ({}, 0),
+        ({"/sys/fs/cgroup/cpu.max": "max 100000"}, 0),
+        ({"/sys/fs/cgroup/cpu.max": "250000 100000"}, 2),
+        ({"/sys/fs/cgroup/cpu.max": "50000 100000"}, 1),
+        ({"/sys/fs/cgroup/cpu.max": "6400000 100000"}, 0),
+        (
+            {
+                "/proc/self/cgroup": "0::/a.slice/b.scope\n",
+                "/sys/fs/cgroup/a.slice/b.scope/cpu.max": "max 100000\n",
+                "/sys/fs/cgroup/a.slice/cpu.max": "400000 100000\n",
+            },
+            4,
+        ),
+        (
+            {
+                "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000\n",
+                "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n"}, 0),
+    ],
+)
+def test_a_containers_share_of_the_cores_bounds_the_threads(monkeypatch, caplog, files, threads):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert choose_threads(None, lambda path: files.get(path, "")) == threads
+    assert ("of 8 cores" in caplog.text) == (threads > 0)
+    assert choose_threads(5, lambda path: files.get(path, "")) == 5
