@@ -59,7 +59,7 @@ def _cpu_share(read: ReadText) -> float | None:
     shares = []
     for limit in limits:
         quota, _, period = limit.strip().partition(" ")
-        if quota.isdecimal() and period.strip().isdecimal():  # else "max", -1 or no such file
+        if quota.strip().isdecimal() and period.strip().isdecimal():  # else "max", -1 or no such file
             shares.append(int(quota) / int(period))
     return min(shares, default=None)
 
