@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,33 @@ def test_streams_the_text_that_generate_returns(tiny, invoke, flags):
     assert (
         f"{len(expected.outputs[0].token_ids)} tokens, ended by: {expected.outputs[0].finish_reason}" in result.stderr
     )
+
+
+EBNF = 'root ::= number (" + " number)+ " = " number\nnumber ::= [1-9] [0-9]?\n'
+LARK = 'start: day ", " /[1-9]/ " " MONTH\nday: "Monday" | "Tuesday"\nMONTH: "May" | "June"\n'
+
+
+@pytest.mark.parametrize(
+    ("grammar", "sentence"),
+    [
+        (EBNF, r"[1-9][0-9]?( \+ [1-9][0-9]?)+ = [1-9][0-9]?\n"),
+        (LARK, r"(Monday|Tuesday), [1-9] (May|June)\n"),
+    ],
+)
+def test_a_grammar_of_either_dialect_is_followed(tiny, invoke, tmp_path, grammar, sentence):
+    (tmp_path / "grammar").write_text(grammar)
+    flags = ["--grammar", str(tmp_path / "grammar"), "--seed=3", "--temperature=1"]
+    result = invoke("run", "hello", f"--model={tiny}", "--max-tokens=80", *flags, *TINY)
+    assert result.exit_code == 0, result.stderr
+    assert re.fullmatch(sentence, result.stdout)
+
+
+def test_a_grammar_that_is_none_says_why_and_prints_nothing(tiny, invoke, tmp_path):
+    (tmp_path / "grammar").write_text("root ::= missing")
+    result = invoke("run", "hello", f"--model={tiny}", "--grammar", str(tmp_path / "grammar"), *TINY)
+    assert result.exit_code == 2
+    assert result.stdout.strip() == ""
+    assert '"missing" is not defined' in result.stderr
 
 
 def test_conversation_hits_the_prefix_cache(tiny, invoke):
