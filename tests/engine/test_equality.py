@@ -6,6 +6,7 @@ The matrix runs with the real sampler and real grammars over logits that hash wh
 from __future__ import annotations
 
 import json
+import random
 import re
 from functools import cache
 
@@ -244,3 +245,44 @@ def test_overcommitted_pool_with_aborts_loses_nothing(
     finished |= drain(engine)
     for request_id, (prompt, length) in wanted.items():
         assert finished[request_id].outputs[0].token_ids == cold(prompt, length)
+
+
+def drawn_shape(draw):
+    """Sizes and plugins of an engine, its pool between one and two of the largest requests."""
+    block_size, budget = draw.choice([1, 2, 3, 4, 5, 8, 16]), draw.choice([6, 11, 16, 40, 64])
+    return {
+        "alloc": draw.choice(["alloc_cow", "alloc_radix"]),
+        "preempt": draw.choice(["preempt_recompute", "preempt_swap"]),
+        "sched": draw.choice(["sched_fcfs", "sched_prefix"]),
+        "block_size": block_size,
+        "num_blocks": draw.randrange(-(-110 // block_size), 1 - (-220 // block_size)),
+        "num_host_blocks": draw.choice([0, 4, 64, 200]),
+        "prefix_cache": draw.random() < 0.7,
+        "token_budget": budget,
+        "max_num_seqs": min(16, budget),
+        "jump_forward": draw.random() < 0.7,
+    }
+
+
+@pytest.mark.parametrize("seed", range(48))
+def test_requests_of_every_kind_on_any_engine_answer_as_alone_and_leave_nothing(logits, finish, seed):
+    """Nothing here is chosen by hand: kinds, arrivals, engine, aborts and forced preemptions are all drawn."""
+    drain, expected = finish
+    draw = random.Random(seed)
+    rate, shape = draw.choice([0, 0.01, 0.05]), drawn_shape(draw)
+    engine = logits(wrap=lambda inner: PreemptNow(inner, lambda step, group: draw.random() < rate), **shape)
+    wanted, finished = {}, {}
+    for i in range(draw.randrange(3, 14)):
+        kind, prompt = draw.choice(list(KINDS)), draw.choice(PROMPTS)
+        engine.add_request(str(i), prompt, KINDS[kind], stream=kind in STREAMED and draw.random() < 0.4)
+        wanted[str(i)] = kind, tuple(prompt)
+        for _ in range(draw.randrange(4)):
+            finished |= {output.request_id: output for output in engine.step() if output.finished}
+        if draw.random() < 0.1:
+            for output in engine.abort([draw.choice(list(wanted))]):
+                del wanted[output.request_id]
+    finished |= drain(engine)
+    for name, (kind, prompt) in wanted.items():
+        assert branches(finished[name]) == expected(kind, prompt, shape["jump_forward"]), f"{name}: {kind}, {shape}"
+    blocks = engine.stats().blocks
+    assert (blocks.free, blocks.host_free) == (blocks.total, blocks.host_total)
