@@ -42,7 +42,7 @@ class Measurement:
         return Measurement(tuple(amount / sample for sample in self.samples), unit)
 
 
-CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 """`cpu` counts all threads of this process and nothing of others: for one thread on a busy machine."""
 
 
