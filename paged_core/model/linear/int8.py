@@ -16,12 +16,18 @@ if TYPE_CHECKING:
 MOST = 127
 _ZERO = 128  # of the unsigned inputs: oneDNN has no fast product of signed ones without AMX
 _TINY = 1e-12
+_PIECE = 2048
 
 
 def quantize_rows(values: Tensor) -> tuple[Tensor, Tensor]:
     """int8 [rows, columns] and float32 scales [rows, 1]: value = int8 * scale, symmetric, nearest."""
-    rounded, scales = _rounded(values)
-    return rounded.to(torch.int8), scales
+    quantized = torch.empty(values.shape, dtype=torch.int8)
+    scales = torch.empty((len(values), 1))
+    for first in range(0, len(values), _PIECE):  # a head of 49,152 x 576 at once would take 340 MB on the way
+        part = slice(first, first + _PIECE)
+        rounded, scales[part] = _rounded(values[part])
+        quantized[part] = rounded
+    return quantized, scales
 
 
 def _rounded(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
+from paged_core.model.memory import release_free_memory
 from paged_core.model.place import Place
 from paged_core.model.runner import Runner
 from paged_core.native.compile import use_cache_dir
@@ -92,6 +93,7 @@ class LocalExecutor(Executor):
             fused_rope=fused,
             max_length=need.max_len,
         )
+        release_free_memory()
         sampler: Sampler = self._plugins.create(
             "sampler",
             need.sampler,
