@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paged_core.cli.bench_all import all_command
 from paged_core.cli.bench_kernels import attention_command, linear_command
 from paged_core.cli.bench_options import (
     BENCH,
@@ -123,22 +124,27 @@ def _with_engine(*own: click.Option) -> list[click.Option]:
     return [*own, *engine_options()]
 
 
+_OWN = [
+    benchmark(
+        "sharing",
+        _sharing,
+        _with_engine(_PART, data_option(), clock_option("Of prefix: "), seed_option()),
+        _SHARING_HELP,
+    ),
+    benchmark("latency", _latency, _with_engine(rounds_option(), seed_option()), _LATENCY_HELP),
+    benchmark("throughput", _throughput, _with_engine(_WORKLOAD, rounds_option(), seed_option()), _THROUGHPUT_HELP),
+    benchmark("engine", _engine, [plot_option(), rounds_option()], _ENGINE_HELP),
+    linear_command(),
+    attention_command(),
+    startup_command(),
+    quality_command(),
+]
+
 bench_command = click.Group(
     "bench",
     commands=[
-        benchmark(
-            "sharing",
-            _sharing,
-            _with_engine(_PART, data_option(), clock_option("Of prefix: "), seed_option()),
-            _SHARING_HELP,
-        ),
-        benchmark("latency", _latency, _with_engine(rounds_option(), seed_option()), _LATENCY_HELP),
-        benchmark("throughput", _throughput, _with_engine(_WORKLOAD, rounds_option(), seed_option()), _THROUGHPUT_HELP),
-        benchmark("engine", _engine, [plot_option(), rounds_option()], _ENGINE_HELP),
-        linear_command(),
-        attention_command(),
-        startup_command(),
-        quality_command(),
+        *_OWN,
+        all_command(_OWN),
     ],
     help="Measure on this machine, next to published figures or to the floors of its own peaks.",
 )
