@@ -165,6 +165,32 @@ def test_beams_and_scores_equal_transformers(reference, prompt_ids, width):
             assert any(padded == want[k] for k in range(width) if abs(scores[k] - scores[place]) < TIE)
 
 
+COMPANY = {
+    "together": {},
+    "few-at-a-time": {"max_num_seqs": 8, "prefix_cache": False},
+    "chunked": {"max_num_batched_tokens": 64, "max_num_seqs": 16},
+    "recomputed": {"num_blocks": 60, "preempt": "recompute", "max_num_seqs": 32},
+    "swapped": {"num_blocks": 60, "preempt": "swap", "max_num_seqs": 32},
+    "block-7": {"block_size": 7},
+}
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_tokens_of_50_prompts_in_bfloat16_are_the_same_alone_and_in_any_company(smollm2, quantization):
+    """Batch invariance from end to end, to the bit: no tie is excused."""
+    prompts = real_prompts(50)
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    settings = {"dtype": "bfloat16", "quantization": quantization, "max_model_len": 2048}
+    with LLM("smollm2-135m", num_blocks=4096, prefix_cache=False, **settings) as llm:
+        alone = [llm.generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids for prompt in prompts]
+    for name, company in COMPANY.items():
+        with LLM("smollm2-135m", **{"num_blocks": 4096, **settings, **company}) as llm:
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+            preempted = sum(llm.engine.stats().preemptions.values())
+        assert [one.outputs[0].token_ids for one in outputs] == alone, name
+        assert (preempted > 0) == (name in ("recomputed", "swapped")), f"{preempted} preemptions when {name}"
+
+
 def test_64_prompts_on_a_quarter_of_the_pool_give_the_tokens_of_an_ample_one(smollm2):
     prompts = real_prompts(64)
     params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True, logprobs=2)
