@@ -23,8 +23,8 @@ def conditions(facts: EngineConfig | None = None, **more: Any) -> dict[str, Any]
     found: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor(),
-        "cores": _cores(),
-        "load before": load(_cores()),
+        "cores": cores(),
+        "load before": load(cores()),
         "python": platform.python_version(),
         "paged-core": __version__,
     }
@@ -50,7 +50,8 @@ def load(cores: int) -> str:
     return f"{value:.2f} (others are at work here: do not quote times)" if value > cores / 2 else f"{value:.2f}"
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

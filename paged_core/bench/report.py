@@ -67,6 +67,11 @@ class Report:
         content = {"command": self.command, "conditions": dict(self.conditions), "tables": tables}
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
+    def write_markdown(self, path: Path) -> None:
+        """Tables with their notes, and the conditions under them."""
+        parts = [part for table in self.tables for part in (f"**{table.title}**", _lines(table), " ".join(table.notes))]
+        path.write_text("\n\n".join([part for part in parts if part] + [self._conditions()]) + "\n")
+
     def show(self, console: Console) -> None:
         """Tables, notes and the conditions, on a console of rich."""
         for table in self.tables:
@@ -75,8 +80,16 @@ class Report:
             for note in table.notes:
                 console.print(f"  {note}", style="dim", markup=False, highlight=False)
             console.print()
-        words = "; ".join(f"{name} {value}" for name, value in self.conditions.items())
-        console.print(f"{self.command}: {words}", markup=False, highlight=False)
+        console.print(self._conditions(), markup=False, highlight=False)
+
+    def _conditions(self) -> str:
+        return f"{self.command}: " + "; ".join(f"{name} {value}" for name, value in self.conditions.items())
+
+
+def _lines(table: Table) -> str:
+    rows = [[column.head for column in table.columns], ["---"] * len(table.columns)]
+    rows += [[column.show(cell) for column, cell in zip(table.columns, row, strict=True)] for row in table.rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _drawn(table: Table) -> Any:

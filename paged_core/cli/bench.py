@@ -22,6 +22,7 @@ from paged_core.cli.bench_options import (
     rounds_option,
     seed_option,
 )
+from paged_core.cli.bench_peers import peers_command
 from paged_core.cli.bench_quality import quality_command
 from paged_core.cli.bench_start import startup_command
 from paged_core.cli.command import Option
@@ -144,6 +145,7 @@ bench_command = click.Group(
     "bench",
     commands=[
         *_OWN,
+        peers_command(),
         all_command(_OWN),
     ],
     help="Measure on this machine, next to published figures or to the floors of its own peaks.",

@@ -57,3 +57,10 @@ def test_processor_says_which_matrix_instructions_there_are(tmp_path: Path) -> N
     assert processor(str(cpuinfo)) == "Fast One family 7 (avx2 avx512_bf16)"
     cpuinfo.write_text("model name : Slow One\nflags : fpu\n")
     assert processor(str(cpuinfo)) == "Slow One (no matrix extensions)"
+
+
+def test_markdown_holds_tables_notes_and_conditions(tmp_path: Path) -> None:
+    Report("bench x", {"cores": 2}, [table()]).write_markdown(tmp_path / "x.md")
+    lines = (tmp_path / "x.md").read_text().splitlines()
+    assert lines[2:5] == ["| mode | saved | paper |", "| --- | --- | --- |", "| beam | 12.3% | - |"]
+    assert lines[-3:] == ["a [note] in brackets", "", "bench x: cores 2"]

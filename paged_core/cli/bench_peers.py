@@ -1,0 +1,82 @@
+"""`paged-core bench peers`: this engine beside others that are installed on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paged_core.cli.bench_options import BENCH, benchmark, num_rounds, publish, rounds_option
+from paged_core.cli.command import Option
+from paged_core.cli.options import engine_flags, engine_options
+from paged_core.cli.report import note
+from paged_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from paged_core.bench.peers import Contestant
+    from paged_core.cli.command import Command
+
+_HELP = """This engine beside others that are installed here, in turns, each run a fresh process of its own Python.
+
+A peer's weights count as int8 where the name of its model contains int8 or q8, as bf16 otherwise, and it is compared
+with ours of the same precision. docs/cli.md says how to obtain each peer.
+"""
+_PEERS = {
+    "--openvino": ("PYTHON:FOLDER", "OpenVINO GenAI: the Python that has it, and an exported model. Repeatable."),
+    "--llamacpp": ("SERVER:FILE", "llama.cpp: the server's binary, and a .gguf file. Repeatable."),
+    "--vllm": ("PYTHON:FOLDER", "vLLM's CPU build, its threads bound to the first cores. Repeatable."),
+    "--vllm-default": ("PYTHON:FOLDER", "vLLM's CPU build, its threads bound as it does by itself. Repeatable."),
+}
+
+
+def _peers(parameters: Mapping[str, Any]) -> int:
+    """Tables; 1 when somebody could not be measured."""
+    from paged_core.bench import Report, conditions
+    from paged_core.bench.conditions import cores
+    from paged_core.bench.peer_table import tables
+    from paged_core.bench.peers import Contest, check_workload
+
+    given = parameters["workload"]
+    workload = check_workload(None if given is None else Path(given))
+    threads = parameters["threads"] or cores()
+    contestants = _contestants(parameters, threads)
+    rounds = num_rounds(parameters)
+    report = Report("bench peers", conditions(threads=threads, rounds=rounds, workload=workload.name))
+    runs = Contest(workload, threads, note).play(contestants, rounds)
+    report.tables += tables(runs)
+    if parameters["markdown"] is not None:
+        report.write_markdown(Path(parameters["markdown"]))
+    publish(report, parameters)
+    return int(any(one.failure is not None for one in runs))
+
+
+def _contestants(parameters: Mapping[str, Any], threads: int) -> list[Contestant]:
+    """Each of ours followed by the peers of its precision, so that those who are compared run one after the other."""
+    from paged_core.bench.peers import OURS, llamacpp, openvino, ours, vllm
+
+    others = [openvino(value) for value in parameters["openvino"]]
+    others += [llamacpp(value) for value in parameters["llamacpp"]]
+    others += [vllm(value, threads, bound=True) for value in parameters["vllm"]]
+    others += [vllm(value, threads, bound=False) for value in parameters["vllm_default"]]
+    if not others:
+        raise ConfigError(f"no peer was named: {', '.join(_PEERS)}")
+    chosen = parameters["ours"] or tuple(OURS)
+    settings = engine_flags(parameters)
+    groups = [[ours(kind, settings), *(one for one in others if one.precision == kind)] for kind in chosen]
+    return [one for group in groups for one in group] + [one for one in others if one.precision not in chosen]
+
+
+def peers_command() -> Command:
+    """`bench peers`."""
+    named: list[click.Option] = [
+        Option([name], section=BENCH, multiple=True, metavar=form, help=text) for name, (form, text) in _PEERS.items()
+    ]
+    text = "Only ours with such weights. Repeatable. Default: both."
+    named.append(Option(["--ours"], section=BENCH, multiple=True, type=click.Choice(["bf16", "int8"]), help=text))
+    named.append(Option(["--workload"], section=BENCH, metavar="FILE", help="Requests as JSON. Needed."))
+    named.append(Option(["--markdown"], section=BENCH, metavar="FILE", help="Write the tables as Markdown."))
+    varied = frozenset({"dtype", "quantization"})
+    return benchmark("peers", _peers, [*named, rounds_option(), *engine_options(without=varied)], _HELP)
