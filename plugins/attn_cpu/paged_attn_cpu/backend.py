@@ -12,6 +12,7 @@ from paged_attn_cpu import entry, planning
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.blocks import BlockCopier
 from paged_attn_cpu.kernels_attend import workspace_floats
+from paged_attn_cpu.pairs import has_pair_instructions
 from paged_attn_cpu.planning import WorkPlan, make_plan
 from paged_attn_cpu.shared import find_shared
 from paged_attn_cpu.vectors import LANES
@@ -38,7 +39,7 @@ class CpuAttention(Attention):
     a block is one contiguous piece to copy or swap, and a KV head's keys in a block are one contiguous run to read.
     """
 
-    def __init__(self, need: AttentionNeed, num_threads: int) -> None:
+    def __init__(self, need: AttentionNeed, num_threads: int, pairs: bool = True) -> None:
         self._need = need
         self._group = need.num_heads // need.num_kv_heads
         self._width = -(-need.head_dim // LANES) * LANES
@@ -49,8 +50,9 @@ class CpuAttention(Attention):
         self._team = Team(num_threads)
         digest = entry.source_digest()
         # the compiled objects own the machine code: keep them as long as their addresses
+        in_pairs = pairs and need.dtype == need.kv_dtype == "bfloat16" and has_pair_instructions()
         self._compiled = entry.compile_native(
-            entry.make_layer_function(ELEMENTS[need.dtype], ELEMENTS[need.kv_dtype], digest)
+            entry.make_layer_function(ELEMENTS[need.dtype], ELEMENTS[need.kv_dtype], in_pairs, digest)
         )
         self._layer_function = native_function(self._compiled.address)
         self._copier = BlockCopier(self._team, digest)
@@ -64,7 +66,9 @@ class CpuAttention(Attention):
     def _bind_workspace(self, num_threads: int) -> None:
         need = self._need
         floats = -(-workspace_floats(max(planning.QUERY_ROWS, self._group), self._width) // LANES) * LANES
-        self._workspace = np.zeros(floats * num_threads, dtype=np.float32)
+        # vectors that cross cache lines load at half the rate: begin at one
+        unaligned = np.zeros(floats * num_threads + LANES, dtype=np.float32)
+        self._workspace = unaligned[-unaligned.ctypes.data // 4 % LANES :]
         p = self._parameters
         p[[at.KV_HEADS, at.GROUP, at.HEAD_DIM]] = need.num_kv_heads, self._group, need.head_dim
         p[[at.WIDTH, at.BLOCK_SIZE]] = self._width, need.block_size

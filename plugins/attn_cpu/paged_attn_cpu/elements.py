@@ -41,6 +41,26 @@ def is_wide(typing: Any, kind: Any) -> Any:
 
 
 @emit
+def query_bytes(typing: Any, kind: Any) -> Any:
+    """Bytes of one element of the queries in scratch: pairs (uint32) are of bf16, all else is fp32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_constant(types.int64, 2 if kind == types.uint32 else 4)
+
+    return types.int64(kind), codegen
+
+
+@emit
+def score_scale(typing: Any, scale: Any, kind: Any) -> Any:
+    """What a score is still to be multiplied by: queries in bf16 pairs are unscaled, those in fp32 hold the scale."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return args[0] if kind == types.uint32 else context.get_constant(types.float32, 1.0)
+
+    return types.float32(types.float32, kind), codegen
+
+
+@emit
 def pointer(typing: Any, address: Any) -> Any:
     """An integer address as the pointer `numba.carray` takes."""
 

@@ -22,7 +22,7 @@ from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import claim, observe, pointer
 from paged_attn_cpu.kernels_attend import attend, workspace
 from paged_attn_cpu.kernels_merge import keep_partial, merge_partials, shared_counter, write_rows
-from paged_attn_cpu.kernels_write import scale_row, write_token
+from paged_attn_cpu.kernels_write import store_row, write_token
 from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
 from paged_attn_cpu.vectors import kernel
 from paged_core.native.compile import compile_native
@@ -34,20 +34,19 @@ EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
 
 @kernel
-def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, scale: Any) -> Any:
-    """Rotate and write PREPARE_TOKENS tokens. inputs: (q, k, v); angles: (cos, sin)."""
+def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, queries: Any, scale: Any) -> Any:
+    """Rotate and write PREPARE_TOKENS tokens. inputs: (q, k, v); angles: (cos, sin); queries: where q goes."""
     q, k, v = inputs
     kv_heads, group, head_dim, width = p[at.KV_HEADS], p[at.GROUP], p[at.HEAD_DIM], p[at.WIDTH]
     num_tokens, half = p[at.NUM_TOKENS], p[at.HALF]
     slots = carray(pointer(p[at.SLOTS]), (num_tokens,), np.int64)
-    queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), np.float32)
     sizes = (kv_heads, head_dim, width, p[at.BLOCK_SIZE])
     for token in range(item * PREPARE_TOKENS, min((item + 1) * PREPARE_TOKENS, num_tokens)):
         here = (angles[0], angles[1], token * half, half)
         write_token(token, slots[token], (k, v, p[at.K_STRIDE], p[at.V_STRIDE]), cache, here, sizes)
         for head in range(kv_heads * group):
             target = ((head // group * num_tokens + token) * group + head % group) * width
-            scale_row(q, token * p[at.Q_STRIDE] + head * head_dim, queries, target, here, (head_dim, width), scale)
+            store_row(q, token * p[at.Q_STRIDE] + head * head_dim, queries, target, here, (head_dim, width), scale)
 
 
 @kernel
@@ -83,12 +82,14 @@ def finish_shared(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
             count_part(p, members[first + i], head, parts, out)
 
 
-def make_layer_function(element: Any, cache_element: Any, sources: str) -> Any:
+def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, sources: str) -> Any:
     """The Python function behind one entry point: activations of type `element`, cache of type `cache_element`.
 
+    in_pairs: multiply bf16 pairs by instruction (both elements must be bf16); else everything is widened to fp32.
     `sources` is not used by it; being in its closure it is part of numba's cache key (see `source_digest`).
     """
     element_bytes = np.dtype(cache_element).itemsize
+    tile_element, query_element = (np.uint32, np.uint16) if in_pairs else (cache_element, np.float32)
 
     def layer(parameters: Any) -> None:
         sources  # noqa: B018
@@ -99,12 +100,14 @@ def make_layer_function(element: Any, cache_element: Any, sources: str) -> Any:
         cache = carray(pointer(p[at.CACHE]), (EVERYTHING,), cache_element)
         cos = carray(pointer(p[at.COS]), (EVERYTHING,), np.float32)
         sin = carray(pointer(p[at.SIN]), (EVERYTHING,), np.float32)
-        scale = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
+        queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), query_element)
+        scale = np.float32(1.0) if in_pairs else carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
+        kind = tile_element(0)
         while True:
             item = claim(counters + at.NEXT_PREPARE * 8, 1)
             if item >= p[at.NUM_PREPARE]:
                 break
-            prepare(p, item, (q, k, v), cache, (cos, sin), scale)
+            prepare(p, item, (q, k, v), cache, (cos, sin), queries, scale)
             claim(counters + at.PREPARED * 8, 1)
         while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
             pass
@@ -120,7 +123,7 @@ def make_layer_function(element: Any, cache_element: Any, sources: str) -> Any:
             coming = min(claim(counters + at.NEXT_UNIT * 8, 1), total) if early else item
             beyond = min(coming, total - 1)
             following = (units[beyond // kv_heads], beyond % kv_heads)
-            attend(p, unit, head, parts, cache[0], element_bytes, following)
+            attend(p, unit, head, parts, kind, element_bytes, following)
             if unit[at.FIRST_MEMBER] >= 0:
                 finish_shared(p, unit, head, parts, out)
             else:

@@ -1,8 +1,8 @@
 """The second half: one unit of the work list against one KV head, tile by tile with an online softmax.
 
 Decode and prefill are the same algorithm on different shapes. A unit's rows are (query token, head of the group); its
-keys come in tiles of 64 at absolute multiples of 64. Up to four rows (a decoding sequence) read the cache directly;
-more rows (prefill) share a copy of the tile widened to fp32. A row's arithmetic is the same in either shape.
+keys come in tiles of 64 at absolute multiples of 64. The products are taken in bf16 pairs (kernels_pairs.py) or in
+fp32 (kernels_products.py). A row's arithmetic is the same in every shape of unit.
 """
 
 from __future__ import annotations
@@ -10,22 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray
+from numba import carray, types
+from numba.extending import overload
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import is_wide, observe, pointer, row_offset
+from paged_attn_cpu.elements import observe, pointer, query_bytes, row_offset, score_scale
 from paged_attn_cpu.kernels_merge import INFINITY, copy_floats, shared_counter
-from paged_attn_cpu.microkernels import (
-    KEYS,
-    STRIDE,
-    TILE,
-    accumulate,
-    cap_row,
-    dots,
-    prefetch_rows,
-    softmax_row,
-    widen_row,
-)
+from paged_attn_cpu.kernels_pairs import add_pairs, pack_tile
+from paged_attn_cpu.kernels_products import add_tile, score_tile, widen_tile
+from paged_attn_cpu.microkernels import KEYS, STRIDE, TILE, cap_row, prefetch_rows, softmax_row
 from paged_attn_cpu.vectors import LANES, kernel
 
 DIRECT_ROWS = 4  # widening a tile first pays from five rows on: then each element would be widened twice
@@ -52,7 +45,7 @@ def workspace(p: Any, worker: Any, rows: Any) -> Any:
 
 @kernel
 def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_bytes: Any) -> Any:
-    """Fill the lists of K and V row addresses for keys (start, count); the K list is padded to whole quads."""
+    """Fill the lists of K and V row addresses for keys (start, count); both padded to whole vectors."""
     start, count = keys
     k_rows, v_rows = carray(pointer(lists[0]), (TILE,), np.int64), carray(pointer(lists[1]), (TILE,), np.int64)
     block_size = p[at.BLOCK_SIZE]
@@ -72,105 +65,28 @@ def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_byte
         v_rows[i] = address + to_v
         address += row_bytes
         position += 1
-    for i in range(count, -(-count // KEYS) * KEYS):
+    for i in range(count, -(-count // LANES) * LANES):
         k_rows[i] = k_rows[count - 1]
         v_rows[i] = v_rows[count - 1]
 
 
 @kernel
-def widen_tile(kind: Any, addresses: Any, count: Any, target: Any, width: Any) -> Any:
-    """Copy the rows of a list to fp32 rows at `target` and point the list there; rows in fp32 stay where they are."""
-    if is_wide(kind):
-        return
-    rows = carray(pointer(addresses), (TILE,), np.int64)
-    for i in range(count):
-        widen_row(kind, rows[i], target + i * width * 4, width // LANES)
-        rows[i] = target + i * width * 4
-    for i in range(count, -(-count // KEYS) * KEYS):
-        rows[i] = rows[count - 1]
-
-
-@kernel
-def score_tile(kind: Any, queries: Any, rows: Any, keys: Any, scores: Any, width: Any, ahead: Any) -> Any:
-    """scores[first..last row, keys] = queries . keys; rows: (first, last + 1), first a multiple of four.
-
-    keys: (K addresses, count); ahead: (K addresses, V addresses or 0, count, row bytes) of rows to prefetch
-    meanwhile. Blocks are short runs at random places: the processor's own prefetcher learns each one only to lose it.
-    """
-    k_rows, count = keys
-    chunks = width // LANES
-    for row in range(rows[0], rows[1], 4):
-        q = queries + row * width * 4
-        target = scores + row * STRIDE * 4
-        left = rows[1] - row
-        for key in range(0, count, KEYS):
-            if row == rows[0] and key < ahead[2]:
-                prefetch_rows(ahead[0] + key * 8, ahead[3])
-                if ahead[1] != 0:
-                    prefetch_rows(ahead[1] + key * 8, ahead[3])
-            if left >= 4:
-                dots(4, kind, q, k_rows + key * 8, chunks, target + key * 4)
-            elif left == 3:
-                dots(3, kind, q, k_rows + key * 8, chunks, target + key * 4)
-            elif left == 2:
-                dots(2, kind, q, k_rows + key * 8, chunks, target + key * 4)
-            else:
-                dots(1, kind, q, k_rows + key * 8, chunks, target + key * 4)
-
-
-@kernel
-def add_patch(kind: Any, left: Any, weights: Any, here: Any, count: Any, column: Any, acc: Any, width: Any) -> Any:
-    """Weighted values of up to four rows into LANES columns."""
-    if left >= 4:
-        accumulate(33, kind, weights, here, count, column, acc, width)
-    elif left == 3:
-        accumulate(25, kind, weights, here, count, column, acc, width)
-    elif left == 2:
-        accumulate(17, kind, weights, here, count, column, acc, width)
-    else:
-        accumulate(9, kind, weights, here, count, column, acc, width)
-
-
-@kernel
-def add_tile(kind: Any, weights: Any, rows: Any, lists: Any, count: Any, acc: Any, width: Any) -> Any:
-    """acc[rows] = acc * correction + weights . values, in patches of four rows by four vectors.
-
-    lists: (V addresses, addresses of rows to prefetch meanwhile).
-    """
-    for row in range(rows[0], rows[1], 4):
-        w = weights + row * STRIDE * 4
-        target = acc + row * width * 4
-        left = rows[1] - row
-        here = lists if row == rows[0] else (lists[0], lists[0])  # a second pass would only repeat the prefetches
-        column = 0
-        while column + 4 * LANES <= width:
-            if left >= 4:
-                accumulate(36, kind, w, here, count, column, target, width)
-            elif left == 3:
-                accumulate(28, kind, w, here, count, column, target, width)
-            elif left == 2:
-                accumulate(20, kind, w, here, count, column, target, width)
-            else:
-                accumulate(12, kind, w, here, count, column, target, width)
-            column += 4 * LANES
-        while column < width:
-            add_patch(kind, left, w, here, count, column, target, width)
-            column += LANES
-
-
-@kernel
-def weigh_tile(p: Any, unit: Any, tile: Any, rows: Any, scores: Any, states: Any, softcap: Any) -> Any:
+def weigh_tile(p: Any, unit: Any, kind: Any, tile: Any, rows: Any, scores: Any, states: Any) -> Any:
     """Scores of a tile to weights, row by row, under the causal and window limits. tile: (start, count)."""
+    constants = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)
+    softcap, scale = constants[at.SOFTCAP], score_scale(constants[at.SCALE], kind)
     group = p[at.GROUP]
     window = p[at.WINDOW] if unit[at.FIRST_MEMBER] < 0 else np.int64(0)  # what is shared no window cuts
     for row in range(rows[0], rows[1]):
         position = unit[at.POSITION] + row // group
         target = scores + row * STRIDE * 4
+        factor = scale
         if softcap > 0:
-            cap_row(target, softcap)
+            cap_row(target, softcap, scale)
+            factor = np.float32(1.0)
         high = min(position - tile[0], tile[1] - 1)
         low = position - window + 1 - tile[0] if window > 0 else np.int64(0)
-        softmax_row(target, states + row * 8, min(max(low, 0), TILE), max(high, -1))
+        softmax_row(kind, target, states + row * 8, min(max(low, 0), TILE), max(high, -1), factor)
 
 
 @kernel
@@ -195,16 +111,16 @@ def start_rows(p: Any, unit: Any, head: Any, acc: Any, states: Any) -> Any:
 
 
 @kernel
-def find_queries(p: Any, unit: Any, head: Any, gathered: Any) -> Any:
+def find_queries(p: Any, unit: Any, head: Any, kind: Any, gathered: Any) -> Any:
     """Address of the unit's query rows; those of a shared unit's members are first copied to one place."""
-    size = p[at.GROUP] * p[at.WIDTH]
-    start = p[at.QUERIES] + head * p[at.NUM_TOKENS] * size * 4
+    size = p[at.GROUP] * p[at.WIDTH] * query_bytes(kind)
+    start = p[at.QUERIES] + head * p[at.NUM_TOKENS] * size
     if unit[at.FIRST_MEMBER] < 0:
-        return start + unit[at.TOKEN] * size * 4
+        return start + unit[at.TOKEN] * size
     members = carray(pointer(p[at.MEMBERS]), (1 << 40, at.UNIT_FIELDS), np.int64)
     for i in range(unit[at.COUNT]):
         token = members[unit[at.FIRST_MEMBER] + i, at.TOKEN]
-        copy_floats(start + token * size * 4, gathered + i * size * 4, size)
+        copy_floats(start + token * size, gathered + i * size, size // 4)
     return gathered
 
 
@@ -218,30 +134,65 @@ def prefetch_tile(lists: Any, count: Any, row_bytes: Any) -> Any:
 
 
 @kernel
-def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
-    """One tile into the accumulators.
+def visible_rows(p: Any, unit: Any, start: Any) -> Any:
+    """Rows of a unit, from a multiple of four on, that see keys of the tile at `start`."""
+    group = p[at.GROUP]
+    hidden = max(start - unit[at.POSITION], 0) * group  # rows that precede every key of the tile
+    return hidden // 4 * 4, unit[at.COUNT] * group
 
-    parts: the workspace's first five and the address of the queries; tile: (start, count, count of the next, bytes of
-    a cache row); lists: (K, V) row addresses of this tile and of the next.
-    """
+
+def _attend_wide_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
+    """`attend_tile` in fp32."""
     acc, scores, states, wide_k, wide_v, queries = parts
     (k_rows, v_rows), (next_k, next_v) = lists
     start, count, following, row_bytes = tile
-    width, group = p[at.WIDTH], p[at.GROUP]
-    rows = unit[at.COUNT] * group
-    softcap = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SOFTCAP]
-    hidden = max(start - unit[at.POSITION], 0) * group  # rows that precede every key of the tile
-    span = (hidden // 4 * 4, rows)
-    if rows > DIRECT_ROWS:
+    width = p[at.WIDTH]
+    span = visible_rows(p, unit, start)
+    if span[1] > DIRECT_ROWS:
         widen_tile(kind, k_rows, count, wide_k, width)
         score_tile(INFINITY, queries, span, (k_rows, count), scores, width, (next_k, next_v, following, row_bytes))
-        weigh_tile(p, unit, (start, count), span, scores, states, softcap)
+        weigh_tile(p, unit, kind, (start, count), span, scores, states)
         widen_tile(kind, v_rows, count, wide_v, width)  # only now: both do not fit the first-level cache
         add_tile(INFINITY, scores, span, (v_rows, v_rows), count, acc, width)
     else:
         score_tile(kind, queries, span, (k_rows, count), scores, width, (next_k, 0, following, row_bytes))
-        weigh_tile(p, unit, (start, count), span, scores, states, softcap)
+        weigh_tile(p, unit, kind, (start, count), span, scores, states)
         add_tile(kind, scores, span, (v_rows, next_v if following == TILE else v_rows), count, acc, width)
+
+
+def _attend_pair_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
+    """`attend_tile` in pairs of bf16."""
+    acc, scores, states, _, packed, queries = parts
+    (k_rows, v_rows), (next_k, next_v) = lists
+    start, count, following, row_bytes = tile
+    width = p[at.WIDTH]
+    span = visible_rows(p, unit, start)
+    direct = span[1] <= DIRECT_ROWS
+    ahead = (next_k, np.int64(0) if direct else next_v, following, row_bytes)
+    score_tile(kind, queries, span, (k_rows, count), scores, width, ahead)
+    weigh_tile(p, unit, kind, (start, count), span, scores, states)
+    if direct:
+        here = (v_rows, next_v if following == TILE else v_rows)
+        add_pairs(scores, span, here, np.int64(0), count, acc, width)
+    else:
+        pack_tile(v_rows, count, packed, width)
+        add_pairs(scores, span, (v_rows, v_rows), packed, count, acc, width)
+
+
+def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
+    """One tile into the accumulators, by the arithmetic that the type of `kind` calls for.
+
+    parts: the workspace's first five and the address of the queries; tile: (start, count, count of the next, bytes of
+    a cache row); lists: (K, V) row addresses of this tile and of the next.
+    """
+    raise NotImplementedError("for compiled code only")
+
+
+def _choose_arithmetic(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
+    return _attend_pair_tile if kind == types.uint32 else _attend_wide_tile
+
+
+overload(attend_tile, jit_options={"error_model": "numpy"})(_choose_arithmetic)
 
 
 @kernel
@@ -271,7 +222,7 @@ def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: A
     acc, scores, states, wide_k, wide_v, k_rows, v_rows, gathered = parts
     row_bytes = p[at.WIDTH] * element_bytes
     start_rows(p, unit, head, acc, states)
-    queries = find_queries(p, unit, head, gathered)
+    queries = find_queries(p, unit, head, kind, gathered)
     begin, end = visible_keys(p, unit)
     this, ahead = (k_rows, v_rows), (k_rows + 2 * TILE * 8, v_rows + 2 * TILE * 8)
     count = find_tile(p, unit, head, begin, this, element_bytes)

@@ -1,9 +1,9 @@
-"""The first half of a layer's call: rotate, write K and V to their slots, make fp32 queries.
+"""The first half of a layer's call: rotate, write K and V to their slots, make queries.
 
 Rotation computes in fp32 with separately rounded products, exactly as `x * cos + rotate_half(x) * sin` in torch, and
-rounds once to the activation dtype, so that fused and unfused runs see the same bits. Queries are then multiplied by
-the softmax scale in fp32 and kept in scratch [kv_heads, tokens, group, width], padded with zeros; the caller's
-tensors are left alone. Padding columns of the cache are written as zeros.
+rounds once to the activation dtype, so that fused and unfused runs see the same bits. Queries go to scratch [kv_heads,
+tokens, group, width], padded with zeros: multiplied by the softmax scale in fp32, or as bf16 as they are for kernels in
+pairs, which scale the scores. The caller's tensors are left alone. Padding columns of the cache are written as zeros.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import numpy as np
 
 from paged_attn_cpu.elements import narrowed, row_offset, widened
 from paged_attn_cpu.vectors import kernel
+
+ONE = np.float32(1.0)
 
 
 @kernel
@@ -34,34 +36,19 @@ def rotated(source: Any, start: Any, index: Any, angles: Any) -> Any:
 
 
 @kernel
-def store_row(source: Any, start: Any, target: Any, offset: Any, angles: Any, shape: Any) -> Any:
-    """Write one row of K (rotated) or V (half 0) to the cache in its dtype; shape: (head_dim, width)."""
+def store_row(source: Any, start: Any, target: Any, offset: Any, angles: Any, shape: Any, scale: Any) -> Any:
+    """Write one row in the target's dtype, rotated (V: half 0), scaled (K, V: by one). shape: (head_dim, width)."""
     head_dim, width = shape
     half = angles[3]
     kind = target[0]
     for i in range(half):
-        target[offset + i] = narrowed(rotated(source, start, i, angles), kind)
+        target[offset + i] = narrowed(rotated(source, start, i, angles) * scale, kind)
     for i in range(half, 2 * half):
-        target[offset + i] = narrowed(rotated(source, start, i, angles), kind)
+        target[offset + i] = narrowed(rotated(source, start, i, angles) * scale, kind)
     for i in range(2 * half, head_dim):
-        target[offset + i] = narrowed(widened(source[start + i]), kind)
+        target[offset + i] = narrowed(widened(source[start + i]) * scale, kind)
     for i in range(head_dim, width):
         target[offset + i] = narrowed(np.float32(0.0), kind)
-
-
-@kernel
-def scale_row(source: Any, start: Any, target: Any, offset: Any, angles: Any, shape: Any, scale: Any) -> Any:
-    """Write one query row, rotated and scaled, as float32."""
-    head_dim, width = shape
-    half = angles[3]
-    for i in range(half):
-        target[offset + i] = rotated(source, start, i, angles) * scale
-    for i in range(half, 2 * half):
-        target[offset + i] = rotated(source, start, i, angles) * scale
-    for i in range(2 * half, head_dim):
-        target[offset + i] = widened(source[start + i]) * scale
-    for i in range(head_dim, width):
-        target[offset + i] = np.float32(0.0)
 
 
 @kernel
@@ -79,5 +66,5 @@ def write_token(token: Any, slot: Any, inputs: Any, cache: Any, angles: Any, siz
     for head in range(kv_heads):
         for_k = row_offset(block, 0, head, position, (kv_heads, block_size, width))
         for_v = row_offset(block, 1, head, position, (kv_heads, block_size, width))
-        store_row(k, token * k_stride + head * head_dim, cache, for_k, angles, (head_dim, width))
-        store_row(v, token * v_stride + head * head_dim, cache, for_v, no_angles, (head_dim, width))
+        store_row(k, token * k_stride + head * head_dim, cache, for_k, angles, (head_dim, width), ONE)
+        store_row(v, token * v_stride + head * head_dim, cache, for_v, no_angles, (head_dim, width), ONE)

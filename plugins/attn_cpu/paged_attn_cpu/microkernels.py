@@ -17,6 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.core.errors import RequireLiteralValue
 
+from paged_attn_cpu import pairs
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import F32, I64, LANES, VF32, VI32, emit
 
@@ -25,13 +26,14 @@ TILE = 64  # keys per softmax tile
 STRIDE = TILE + LANES  # fp32 elements from one row of scores to the next; element TILE holds the row's correction
 
 
-def _literal(value: Any) -> int:
+def literal(value: Any) -> int:
+    """The value of a literal argument."""
     if not isinstance(value, types.IntegerLiteral):
         raise RequireLiteralValue("the shape of a micro-kernel is a compile-time constant")
     return int(value.literal_value)
 
 
-def _sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value], body: Any) -> list[ir.Value]:
+def sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value], body: Any) -> list[ir.Value]:
     """Run body(index, accumulators) -> accumulators `count` times with the accumulators in phi nodes."""
     start = builder.block
     loop = builder.append_basic_block("loop")
@@ -58,6 +60,11 @@ def _sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Valu
     return results
 
 
+def multiply_add(builder: ir.IRBuilder, kind: types.Type, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
+    """total + a * b lane by lane, a and b in fp32, or pairs where `kind` is theirs."""
+    return pairs.add_products(builder, total, a, b) if kind == types.uint32 else v.fma(builder, a, b, total)
+
+
 CACHE_LINE = 64
 
 
@@ -77,7 +84,7 @@ def prefetch_rows(typing: Any, addresses: Any, row_bytes: Any) -> Any:
                 v.prefetch(builder, builder.gep(row, [builder.mul(index, I64(CACHE_LINE))]))
             return []
 
-        _sum_loop(builder, lines, [], body)
+        sum_loop(builder, lines, [], body)
         return context.get_dummy_value()
 
     return types.none(types.int64, types.int64), codegen
@@ -87,32 +94,44 @@ def prefetch_rows(typing: Any, addresses: Any, row_bytes: Any) -> Any:
 def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks: Any, scores: Any) -> Any:
     """Scores of `rows` (literal) queries against KEYS keys.
 
-    queries: address of fp32 rows, `chunks` * LANES apart; addresses: address of KEYS int64 row addresses of K, whose
-    elements have the type of `kind`; scores: address of fp32 rows, STRIDE apart.
+    queries: address of rows of `chunks` * LANES elements, in fp32, or bf16 where `kind` is that of pairs; addresses:
+    address of KEYS int64 row addresses of K, whose elements have the type of `kind`; scores: address of fp32 rows,
+    STRIDE apart.
     """
-    num_rows = _literal(rows)
+    num_rows = literal(rows)
+    in_pairs = kind == types.uint32
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         q_address, list_address, num_chunks, out_address = args[2:]
-        element = v.stored(kind)
-        vector = ir.VectorType(element, LANES)
-        width = builder.mul(num_chunks, I64(LANES))
+        element, query = v.stored(kind), v.I32 if in_pairs else F32
+        num_vectors = builder.lshr(num_chunks, I64(1)) if in_pairs else num_chunks
+        width = builder.mul(num_chunks, I64(LANES // 2 if in_pairs else LANES))
         key_rows = [
             v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, I64(i))), element)
             for i in range(KEYS)
         ]
-        q_rows = [v.address_of(builder, q_address, F32, builder.mul(width, I64(i))) for i in range(num_rows)]
+        q_rows = [v.address_of(builder, q_address, query, builder.mul(width, I64(i))) for i in range(num_rows)]
+
+        def add(offset: ir.Value, accumulators: list[ir.Value], load: Any) -> list[ir.Value]:
+            keys = [v.widen(builder, load(builder.gep(row, [offset]), element), kind) for row in key_rows]
+            results = []
+            for i, row in enumerate(q_rows):
+                q = load(builder.gep(row, [offset]), query)
+                sums = accumulators[i * KEYS : (i + 1) * KEYS]
+                results += [multiply_add(builder, kind, q, *pair) for pair in zip(keys, sums, strict=True)]
+            return results
 
         def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
             offset = builder.mul(index, I64(LANES))
-            keys = [v.widen(builder, v.load(builder, builder.gep(row, [offset]), vector), kind) for row in key_rows]
-            results = []
-            for i, row in enumerate(q_rows):
-                q = v.load(builder, builder.gep(row, [offset]), VF32)
-                results += [v.fma(builder, q, key, accumulators[i * KEYS + j]) for j, key in enumerate(keys)]
-            return results
+            return add(offset, accumulators, lambda p, kind: v.load(builder, p, ir.VectorType(kind, LANES)))
 
-        sums = _sum_loop(builder, num_chunks, [v.constant(0.0)] * (num_rows * KEYS), body)
+        def rest(_: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.mul(num_vectors, I64(LANES))
+            return add(offset, accumulators, lambda p, kind: pairs.load_half(builder, p))
+
+        sums = sum_loop(builder, num_vectors, [v.constant(0.0)] * (num_rows * KEYS), body)
+        if in_pairs:
+            sums = sum_loop(builder, builder.and_(num_chunks, I64(1)), sums, rest)
         for i in range(num_rows):
             quad = v.sum4(builder, sums[i * KEYS : (i + 1) * KEYS])
             v.store(builder, quad, v.address_of(builder, out_address, F32, I64(i * STRIDE)))
@@ -121,7 +140,7 @@ def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks
     return types.none(rows, kind, types.int64, types.int64, types.int64, types.int64), codegen
 
 
-def _prefetch_columns(
+def prefetch_columns(
     builder: ir.IRBuilder, entry: ir.Value, first: ir.Value, vector: ir.VectorType, num_chunks: int
 ) -> None:
     """Prefetch `num_chunks` vectors from element `first` of the row whose address is at `entry`."""
@@ -140,7 +159,7 @@ def accumulate(
     addresses, of V and of the rows whose same columns are prefetched meanwhile; column: first element of the patch;
     acc: address of fp32 rows `width` elements apart.
     """
-    num_rows, num_chunks = divmod(_literal(shape), 8)
+    num_rows, num_chunks = divmod(literal(shape), 8)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         w_address, lists_value, num_keys, first, acc_address, row_width = args[2:]
@@ -161,14 +180,14 @@ def accumulate(
 
         def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
             row = v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, index)), element, first)
-            _prefetch_columns(builder, v.address_of(builder, ahead_address, I64, index), first, vector, num_chunks)
+            prefetch_columns(builder, v.address_of(builder, ahead_address, I64, index), first, vector, num_chunks)
             loads = [v.load(builder, builder.gep(row, [I64(c * LANES)]), vector) for c in range(num_chunks)]
             values = [v.widen(builder, bits, kind) for bits in loads]
             row_weights = [v.splat(builder, builder.load(builder.gep(w_row, [index]))) for w_row in w_rows]
             pairs = [(weight, value) for weight in row_weights for value in values]
             return [v.fma(builder, *pair, total) for pair, total in zip(pairs, accumulators, strict=True)]
 
-        for target, total in zip(targets, _sum_loop(builder, num_keys, initial, body), strict=True):
+        for target, total in zip(targets, sum_loop(builder, num_keys, initial, body), strict=True):
             v.store(builder, total, target)
         return context.get_dummy_value()
 
@@ -176,15 +195,18 @@ def accumulate(
 
 
 @emit
-def softmax_row(typing: Any, scores: Any, state: Any, low: Any, high: Any) -> Any:
-    """One online-softmax step of one row: scores become weights, and the row's state moves on.
+def softmax_row(typing: Any, kind: Any, scores: Any, state: Any, low: Any, high: Any, scale: Any) -> Any:
+    """One online-softmax step of one row: `scale` * scores become weights, and the row's state moves on.
 
     scores: address of TILE fp32 scores and the correction; state: address of (maximum, sum) in fp32; only keys
-    low <= j <= high of the tile are visible. A row that has seen no key keeps maximum -inf and sum 0.
+    low <= j <= high of the tile are visible. A row that has seen no key keeps maximum -inf and sum 0. Where `kind` is
+    that of pairs, weights are left as bf16, and their sum is that of the unrounded ones; else `scale` must be one.
     """
+    in_pairs = kind == types.uint32
+    exp = pairs.exp if in_pairs else v.exp
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        row, state_address, first, last = args
+        row, state_address, first, last, factor = args[1:]
         sources = [v.address_of(builder, row, F32, I64(c)) for c in range(0, TILE, LANES)]
         bounds = [v.splat(builder, builder.trunc(bound, v.I32)) for bound in (first, last)]
         values = []
@@ -193,7 +215,9 @@ def softmax_row(typing: Any, scores: Any, state: Any, low: Any, high: Any) -> An
             visible = builder.and_(
                 builder.icmp_signed(">=", lanes, bounds[0]), builder.icmp_signed("<=", lanes, bounds[1])
             )
-            values.append(builder.select(visible, v.load(builder, source, VF32), v.constant(float("-inf"))))
+            value = v.load(builder, source, VF32)
+            value = builder.fmul(value, v.splat(builder, factor)) if in_pairs else value
+            values.append(builder.select(visible, value, v.constant(float("-inf"))))
         old = builder.load(v.address_of(builder, state_address, F32))
         sum_pointer = v.address_of(builder, state_address, F32, I64(1))
         highest = v.maximum(builder, v.maximum(builder, *values[:2]), v.maximum(builder, *values[2:]))
@@ -202,10 +226,11 @@ def softmax_row(typing: Any, scores: Any, state: Any, low: Any, high: Any) -> An
         unseen = builder.fcmp_ordered("==", new, minus_infinity)
         origin = v.splat(builder, builder.select(unseen, ir.Constant(F32, 0.0), new))
         correction = builder.extract_element(
-            v.exp(builder, builder.fsub(v.splat(builder, old), origin)), ir.Constant(v.I32, 0)
+            exp(builder, builder.fsub(v.splat(builder, old), origin)), ir.Constant(v.I32, 0)
         )
-        weights = [v.exp(builder, builder.fsub(value, origin)) for value in values]
-        for weight, source in zip(weights, sources, strict=True):
+        weights = [exp(builder, builder.fsub(value, origin)) for value in values]
+        kept = [pairs.narrow(builder, *weights[i : i + 2]) for i in (0, 2)] if in_pairs else weights
+        for weight, source in zip(kept, sources, strict=not in_pairs):
             v.store(builder, weight, source)
         total = builder.fadd(builder.fadd(*weights[:2]), builder.fadd(*weights[2:]))
         total = v.fold(builder, total, builder.fadd)
@@ -214,23 +239,24 @@ def softmax_row(typing: Any, scores: Any, state: Any, low: Any, high: Any) -> An
         builder.store(correction, v.address_of(builder, row, F32, I64(TILE)))
         return context.get_dummy_value()
 
-    return types.none(*[types.int64] * 4), codegen
+    return types.none(kind, *[types.int64] * 4, types.float32), codegen
 
 
 @emit
-def cap_row(typing: Any, scores: Any, softcap: Any) -> Any:
-    """softcap * tanh(score / softcap) over one row of TILE scores."""
+def cap_row(typing: Any, scores: Any, softcap: Any, scale: Any) -> Any:
+    """softcap * tanh(scale * score / softcap) over one row of TILE scores."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        row, cap = args
-        caps = v.splat(builder, cap)
+        row, cap, factor = args
+        caps, factors = v.splat(builder, cap), v.splat(builder, factor)
         for c in range(0, TILE, LANES):
             source = v.address_of(builder, row, F32, I64(c))
-            value = v.tanh(builder, builder.fdiv(v.load(builder, source, VF32), caps))
+            value = builder.fmul(v.load(builder, source, VF32), factors)
+            value = v.tanh(builder, builder.fdiv(value, caps))
             v.store(builder, builder.fmul(value, caps), source)
         return context.get_dummy_value()
 
-    return types.none(types.int64, types.float32), codegen
+    return types.none(types.int64, types.float32, types.float32), codegen
 
 
 @emit
@@ -246,7 +272,7 @@ def widen_row(typing: Any, kind: Any, source: Any, target: Any, chunks: Any) -> 
             v.store(builder, v.widen(builder, bits, kind), v.address_of(builder, args[2], F32, offset))
             return []
 
-        _sum_loop(builder, args[3], [], body)
+        sum_loop(builder, args[3], [], body)
         return context.get_dummy_value()
 
     return types.none(kind, *[types.int64] * 3), codegen
@@ -263,7 +289,7 @@ def exp_row(typing: Any, source: Any, target: Any, chunks: Any) -> Any:
             v.store(builder, v.exp(builder, value), v.address_of(builder, args[1], F32, offset))
             return []
 
-        _sum_loop(builder, args[2], [], body)
+        sum_loop(builder, args[2], [], body)
         return context.get_dummy_value()
 
     return types.none(*[types.int64] * 3), codegen

@@ -21,6 +21,10 @@ class CpuAttentionSettings(PluginSettings):
     """Settings of attn_cpu."""
 
     threads: int = Field(0, ge=0, description="threads for attention; 0 = as many as torch uses")
+    bf16_pairs: bool = Field(
+        True,
+        description="multiply bf16 by bf16 where the processor can (AVX512-BF16); false = widen to fp32 everywhere",
+    )
     cache_dir: str | None = Field(None, description="folder for compiled kernels; unset = the engine's cache folder")
 
 
@@ -68,4 +72,4 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
         if folder:
             use_cache_dir(folder)
 
-        return CpuAttention(need, settings.threads or torch.get_num_threads())
+        return CpuAttention(need, settings.threads or torch.get_num_threads(), settings.bf16_pairs)

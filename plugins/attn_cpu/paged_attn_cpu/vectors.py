@@ -94,26 +94,26 @@ def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def prefetch(builder: ir.IRBuilder, pointer: ir.Value) -> None:
-    """Ask for the cache line at `pointer` to come into the second-level cache."""
+    """Ask for the cache line at `pointer` to come into the first-level cache."""
     pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     name = "llvm.prefetch.p0" if "*" not in str(pointer.type) else "llvm.prefetch.p0i8"
     hint = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32]), name
     )
-    builder.call(hint, [pointer, I32(0), I32(2), I32(1)])
+    builder.call(hint, [pointer, I32(0), I32(3), I32(1)])
 
 
 # ---- element kinds -------------------------------------------------------------------------------------------------
 
 
 def stored(kind: types.Type) -> ir.Type:
-    """LLVM type of one stored element of a kind."""
-    return F32 if kind == types.float32 else I16
+    """LLVM type of one stored element of a kind; uint32 are pairs of bf16."""
+    return F32 if kind == types.float32 else I32 if kind == types.uint32 else I16
 
 
 def widen(builder: ir.IRBuilder, bits: ir.Value, kind: types.Type) -> ir.Value:
-    """Stored elements (a vector or a scalar) to fp32, exactly."""
-    if kind == types.float32:
+    """Stored elements (a vector or a scalar) to fp32, exactly; pairs stay pairs."""
+    if kind in (types.float32, types.uint32):
         return bits
     wide = ir.VectorType(I32, bits.type.count) if isinstance(bits.type, ir.VectorType) else I32
     real = ir.VectorType(F32, bits.type.count) if isinstance(bits.type, ir.VectorType) else F32

@@ -29,6 +29,7 @@ class World:
     kv_dtype: str = "float32"
     seed: int = 0
     threads: int = 2
+    bf16_pairs: bool = True
     required: frozenset[str] = frozenset()
     backend: Any = field(init=False)
 
@@ -38,11 +39,14 @@ class World:
         )
         provider = CpuAttentionProvider()
         assert provider.probe(self.need).ok
-        self.backend = provider.create(self.need, provider.Settings(threads=self.threads), None)  # type: ignore[arg-type]
+        self.backend = provider.create(self.need, self.settings(provider), None)  # type: ignore[arg-type]
         self.data = [self._sequence(i, sum(lengths)) for i, lengths in enumerate(self.sequences)]
         self._build_tables()
         self.cache = self.new_cache(self.num_blocks)
         self._fill_prefixes()
+
+    def settings(self, provider: Any) -> Any:
+        return provider.Settings(threads=self.threads, bf16_pairs=self.bf16_pairs)
 
     def _sequence(self, index: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v of one sequence; they depend on the seed, the index and nothing else."""

@@ -15,7 +15,7 @@ def run_exp(source, target):
 
 @numba.njit
 def run_cap(row, softcap):
-    cap_row(row.ctypes.data, softcap)
+    cap_row(row.ctypes.data, softcap, np.float32(1.0))
 
 
 def kernel_exp(values):

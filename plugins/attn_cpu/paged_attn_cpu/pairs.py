@@ -1,0 +1,78 @@
+"""Pairs of bf16 in LLVM: the instructions of AVX512-BF16, an exp that is quick with AVX-512, and loads.
+
+A vector of pairs is <16 x i32>, the first of a pair in the lower half of a lane. For numba the kind of such an element
+is uint32. Nothing here may be emitted unless `has_pair_instructions`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.core import cgutils
+from numba.core.registry import cpu_target
+
+from paged_attn_cpu import vectors as v
+from paged_attn_cpu.vectors import I16, I32, LANES, VF32
+
+VPAIRS = ir.VectorType(I16, 2 * LANES)
+
+
+def has_pair_instructions() -> bool:
+    """Whether numba compiles for a processor with AVX512-BF16; NUMBA_CPU_NAME and NUMBA_CPU_FEATURES count."""
+    features = cpu_target.target_context.codegen().magic_tuple()[2]
+    return {"+avx512bf16", "+avx512f", "+avx512bw"} <= set(features.split(","))
+
+
+# ---- instructions --------------------------------------------------------------------------------------------------
+
+
+def _call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: list[ir.Value]) -> ir.Value:
+    kind = ir.FunctionType(result, [operand.type for operand in operands])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
+
+
+def add_products(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
+    """total + a[1] * b[1] + a[0] * b[0] in every lane; total in fp32, a and b pairs of bf16 in <16 x i32>."""
+    return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", VF32, [total, a, b])
+
+
+def narrow(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
+    """Two vectors of fp32 as 32 bf16 in order, rounded to nearest even."""
+    return _call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", VPAIRS, [high, low])
+
+
+_LOG2_E = 1.44269504088896341
+_EXP2_POLYNOMIAL = (1.32647250e-3, 9.67151299e-3, 5.55073358e-2, 2.40222424e-1, 6.93147004e-1, 1.0)
+_LEAST_POWER = -200.0  # 2 ** -200 is zero in fp32
+
+
+def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """exp of every lane for x <= 0 (-inf and NaN included), relative error at most 2e-7, 1 at 0; ten instructions."""
+    power = builder.fmul(x, v.constant(_LOG2_E))
+    least = v.constant(_LEAST_POWER)
+    power = builder.select(builder.fcmp_ordered("<", power, least), least, power)
+    whole = _call(builder, f"llvm.roundeven.v{LANES}f32", VF32, [power])
+    rest = builder.fsub(power, whole)
+    p: ir.Value = v.constant(_EXP2_POLYNOMIAL[0])
+    for coefficient in _EXP2_POLYNOMIAL[1:]:
+        p = v.fma(builder, p, rest, v.constant(coefficient))
+    return _call(builder, "llvm.x86.avx512.mask.scalef.ps.512", VF32, [p, whole, p, I16(-1), I32(4)])
+
+
+# ---- loads ---------------------------------------------------------------------------------------------------------
+
+
+def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+    """`lanes` of the two vectors, counted through."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+
+def load_half(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
+    """LANES pairs: half as many from a pointer to pairs, and zeros."""
+    half = v.load(builder, pointer, ir.VectorType(I32, LANES // 2))
+    return shuffle(builder, half, ir.Constant(half.type, [0] * (LANES // 2)), list(range(LANES)))
+
+
+def interleave(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+    """LANES pairs of what two pointers to bf16 point at."""
+    a, b = (v.load(builder, pointer, v.VI16) for pointer in (first, second))
+    return builder.bitcast(shuffle(builder, a, b, [i + j for i in range(LANES) for j in (0, LANES)]), v.VI32)
