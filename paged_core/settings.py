@@ -213,6 +213,11 @@ def config_file() -> Path | None:
     return Path(CONFIG_FILE) if Path(CONFIG_FILE).is_file() else None
 
 
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment with `changes`: for a process that it starts."""
+    return {**os.environ, **changes}
+
+
 def did_you_mean(name: str, known: Mapping[str, Any] | list[str]) -> str:
     """`; did you mean X?` when something known is close to `name`, else nothing."""
     close = get_close_matches(name, list(known), n=1)

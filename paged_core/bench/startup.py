@@ -8,7 +8,6 @@ left alone.
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import statistics
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING
 from paged_core.bench.report import Column, Table
 from paged_core.bench.timing import Measurement
 from paged_core.errors import PagedError
-from paged_core.settings import cache_dir
+from paged_core.settings import cache_dir, child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +59,7 @@ def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> Start:
             [sys.executable, "-c", _CLI, *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={**os.environ, **environment},
+            env=child_environment(environment),
         ) as process:
             assert process.stdout is not None
             process.stdout.read(1)
