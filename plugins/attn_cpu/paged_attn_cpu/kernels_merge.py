@@ -10,7 +10,7 @@ from numba import carray
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import narrowed, pointer
-from paged_attn_cpu.microkernels import exp_row
+from paged_attn_cpu.microkernels import add_scaled, exp_row
 from paged_attn_cpu.vectors import LANES, kernel
 
 INFINITY = np.float32(np.inf)
@@ -65,7 +65,6 @@ def merge_partials(p: Any, unit: Any, head: Any, parts: Any) -> Any:
     width, group, kv_heads = p[at.WIDTH], p[at.GROUP], p[at.KV_HEADS]
     total = carray(pointer(acc), (group * width,), np.float32)
     state = carray(pointer(states), (2 * group,), np.float32)
-    partials = carray(pointer(p[at.PARTIALS]), (1 << 40,), np.float32)
     kept = carray(pointer(p[at.PARTIAL_STATES]), (1 << 40,), np.float32)
     factor = carray(pointer(scores), (LANES,), np.float32)
     for i in range(group * width):
@@ -83,7 +82,6 @@ def merge_partials(p: Any, unit: Any, head: Any, parts: Any) -> Any:
             exp_row(scores, scores, 1)
             weight = factor[0]
             summed += kept[row * 2 + 1] * weight
-            for i in range(width):
-                total[g * width + i] += partials[row * width + i] * weight
+            add_scaled(p[at.PARTIALS] + row * width * 4, acc + g * width * 4, width // LANES, weight)
         state[2 * g] = highest
         state[2 * g + 1] = summed

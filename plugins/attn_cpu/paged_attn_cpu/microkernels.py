@@ -81,7 +81,7 @@ def prefetch_rows(typing: Any, addresses: Any, row_bytes: Any) -> Any:
 
         def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
             for row in rows:
-                v.prefetch(builder, builder.gep(row, [builder.mul(index, I64(CACHE_LINE))]))
+                v.prefetch(builder, builder.gep(row, [builder.mul(index, I64(CACHE_LINE))]), 2)
             return []
 
         sum_loop(builder, lines, [], body)
@@ -146,7 +146,7 @@ def prefetch_columns(
     """Prefetch `num_chunks` vectors from element `first` of the row whose address is at `entry`."""
     row = v.address_of(builder, builder.load(entry), vector.element, first)
     for element in range(0, num_chunks * LANES, CACHE_LINE // v.element_bytes(vector.element)):
-        v.prefetch(builder, builder.gep(row, [I64(element)]))
+        v.prefetch(builder, builder.gep(row, [I64(element)]), 1)
 
 
 @emit
@@ -276,6 +276,26 @@ def widen_row(typing: Any, kind: Any, source: Any, target: Any, chunks: Any) -> 
         return context.get_dummy_value()
 
     return types.none(kind, *[types.int64] * 3), codegen
+
+
+@emit
+def add_scaled(typing: Any, source: Any, target: Any, chunks: Any, factor: Any) -> Any:
+    """target += source * factor over `chunks` * LANES fp32 elements, product and sum rounded each."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        factors = v.splat(builder, args[3])
+
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.mul(index, I64(LANES))
+            read, written = (v.address_of(builder, address, F32, offset) for address in args[:2])
+            product = builder.fmul(v.load(builder, read, VF32), factors)
+            v.store(builder, builder.fadd(v.load(builder, written, VF32), product), written)
+            return []
+
+        sum_loop(builder, args[2], [], body)
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 3, types.float32), codegen
 
 
 @emit

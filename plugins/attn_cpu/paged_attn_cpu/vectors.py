@@ -93,14 +93,14 @@ def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
     return builder.call(fused, [a, b, c])
 
 
-def prefetch(builder: ir.IRBuilder, pointer: ir.Value) -> None:
-    """Ask for the cache line at `pointer` to come into the first-level cache."""
+def prefetch(builder: ir.IRBuilder, pointer: ir.Value, level: int) -> None:
+    """Ask for the cache line at `pointer` to come into the first- or second-level cache."""
     pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     name = "llvm.prefetch.p0" if "*" not in str(pointer.type) else "llvm.prefetch.p0i8"
     hint = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32]), name
     )
-    builder.call(hint, [pointer, I32(0), I32(3), I32(1)])
+    builder.call(hint, [pointer, I32(0), I32(4 - level), I32(1)])
 
 
 # ---- element kinds -------------------------------------------------------------------------------------------------
