@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paged_core.errors import ConfigError, PagedError
+from paged_core.settings import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -178,9 +179,9 @@ class Contest:
         with tempfile.TemporaryDirectory(prefix="paged-peers-") as folder:
             order, result, log = (Path(folder) / name for name in ("order.json", "result.json", "log.txt"))
             order.write_text(json.dumps(self._order(contestant)))
-            command = [*self._environment(contestant), str(contestant.python), str(DRIVE), str(order), str(result)]
-            with log.open("w") as out:
-                code = _finish(subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True))
+            command = [str(contestant.python), str(DRIVE), str(order), str(result)]
+            changes = {"OMP_NUM_THREADS": str(self.threads), **contestant.environment}
+            code = _finish(command, changes, log)
             if code != 0 or not result.exists():
                 last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
                 raise PeerError(f"{contestant.name} failed with code {code}: {last[0]}")
@@ -194,19 +195,18 @@ class Contest:
         order = {"driver": contestant.driver, "model": contestant.model, "workload": str(self.workload)}
         return order | {"threads": self.threads, "settings": settings}
 
-    def _environment(self, contestant: Contestant) -> list[str]:
-        """`env NAME=VALUE ...`, to stand before the command."""
-        pairs = {"OMP_NUM_THREADS": str(self.threads), **contestant.environment}
-        return ["env", *(f"{name}={value}" for name, value in pairs.items())]
-
 
 def _told(result: Mapping[str, Any]) -> str:
     flag = f", others used {noise(result):.0%}" if noise(result) > NOISE else ""
     return f"{result['mixed_s']:.1f} s, alone {result['decode_per_s']:.0f} tokens/s{flag}"
 
 
-def _finish(process: subprocess.Popen[bytes]) -> int:
-    """Exit code. Whatever it started and left behind ends with it, also when we are interrupted."""
+def _finish(command: Sequence[str], changes: Mapping[str, str], log: Path) -> int:
+    """Exit code. Whatever the command started and left behind ends with it, also when we are interrupted."""
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env=child_environment(changes), start_new_session=True
+        )
     try:
         return process.wait(timeout=RUN_LIMIT_S)
     except subprocess.TimeoutExpired:
