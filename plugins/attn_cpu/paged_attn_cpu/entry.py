@@ -50,6 +50,20 @@ def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, queries: An
 
 
 @kernel
+def prepare_all(p: Any, inputs: Any, cache: Any, angles: Any, queries: Any, scale: Any) -> Any:
+    """`prepare` items until none is left, then wait for those of the other workers."""
+    counters = p[at.COUNTERS]
+    while True:
+        item = claim(counters + at.NEXT_PREPARE * 8, 1)
+        if item >= p[at.NUM_PREPARE]:
+            break
+        prepare(p, item, inputs, cache, angles, queries, scale)
+        claim(counters + at.PREPARED * 8, 1)
+    while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
+        pass
+
+
+@kernel
 def finish_unit(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
     """Store a unit's result, or keep it and merge when it was its sequence's last."""
     if unit[at.MERGE] < 0:
@@ -103,14 +117,7 @@ def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, source
         queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), query_element)
         scale = np.float32(1.0) if in_pairs else carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
         kind = tile_element(0)
-        while True:
-            item = claim(counters + at.NEXT_PREPARE * 8, 1)
-            if item >= p[at.NUM_PREPARE]:
-                break
-            prepare(p, item, (q, k, v), cache, (cos, sin), queries, scale)
-            claim(counters + at.PREPARED * 8, 1)
-        while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
-            pass
+        prepare_all(p, (q, k, v), cache, (cos, sin), queries, scale)
         parts = workspace(p, claim(counters + at.WORKERS * 8, 1), max(QUERY_ROWS, p[at.GROUP]))
         kv_heads = p[at.KV_HEADS]
         units = carray(pointer(p[at.UNITS]), (EVERYTHING, at.UNIT_FIELDS), np.int64)

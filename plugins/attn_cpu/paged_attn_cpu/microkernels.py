@@ -106,10 +106,8 @@ def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks
         element, query = v.stored(kind), v.I32 if in_pairs else F32
         num_vectors = builder.lshr(num_chunks, I64(1)) if in_pairs else num_chunks
         width = builder.mul(num_chunks, I64(LANES // 2 if in_pairs else LANES))
-        key_rows = [
-            v.address_of(builder, builder.load(v.address_of(builder, list_address, I64, I64(i))), element)
-            for i in range(KEYS)
-        ]
+        keys_at = [builder.load(v.address_of(builder, list_address, I64, I64(i))) for i in range(KEYS)]
+        key_rows = [v.address_of(builder, address, element) for address in keys_at]
         q_rows = [v.address_of(builder, q_address, query, builder.mul(width, I64(i))) for i in range(num_rows)]
 
         def add(offset: ir.Value, accumulators: list[ir.Value], load: Any) -> list[ir.Value]:
