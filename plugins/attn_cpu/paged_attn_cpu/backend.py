@@ -125,10 +125,7 @@ class CpuAttention(Attention):
                 f"attn_cpu got an output with strides {out.stride()}: heads must be adjacent within a token"
             )
         self._rows(out, "out", need.num_heads, batch)
-        if layer.k_scale != 1.0 or layer.v_scale != 1.0:
-            raise PluginContractError(
-                f"attn_cpu got k_scale {layer.k_scale} and v_scale {layer.v_scale}; its caches hold unscaled values"
-            )
+        _refuse_scales(layer)
         lse = torch.empty((batch.num_tokens, need.num_heads), dtype=torch.float32) if self._wants_lse else None
         cos, sin, half = self._angles(layer, batch)
         self._constants[:] = layer.scale, layer.softcap or 0.0
@@ -188,3 +185,11 @@ class CpuAttention(Attention):
     def swap_blocks(self, sources: Sequence[Tensor], targets: Sequence[Tensor], pairs: Sequence[SwapPair]) -> None:
         """Copy blocks between the caches of two tiers; complete on return."""
         self._copier.run(sources, targets, pairs)
+
+
+def _refuse_scales(layer: AttentionLayer) -> None:
+    """Quantised caches are not ours."""
+    if layer.k_scale != 1.0 or layer.v_scale != 1.0:
+        raise PluginContractError(
+            f"attn_cpu got k_scale {layer.k_scale} and v_scale {layer.v_scale}; its caches hold unscaled values"
+        )

@@ -182,8 +182,8 @@ def accumulate(
             loads = [v.load(builder, builder.gep(row, [I64(c * LANES)]), vector) for c in range(num_chunks)]
             values = [v.widen(builder, bits, kind) for bits in loads]
             row_weights = [v.splat(builder, builder.load(builder.gep(w_row, [index]))) for w_row in w_rows]
-            pairs = [(weight, value) for weight in row_weights for value in values]
-            return [v.fma(builder, *pair, total) for pair, total in zip(pairs, accumulators, strict=True)]
+            products = [(weight, value) for weight in row_weights for value in values]
+            return [v.fma(builder, *product, total) for product, total in zip(products, accumulators, strict=True)]
 
         for target, total in zip(targets, sum_loop(builder, num_keys, initial, body), strict=True):
             v.store(builder, total, target)
