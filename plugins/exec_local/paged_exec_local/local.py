@@ -13,7 +13,7 @@ from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
-from paged_core.model.memory import release_free_memory
+from paged_core.model.memory import prefer_huge_pages, release_free_memory
 from paged_core.model.place import Place
 from paged_core.model.runner import Runner
 from paged_core.native.compile import use_cache_dir
@@ -130,4 +130,6 @@ class LocalExecutor(Executor):
 
     def _cache(self, num_blocks: int, device: str) -> torch.Tensor:
         layout = self._attention.layout(num_blocks)
-        return torch.empty(layout.shape, dtype=getattr(torch, layout.dtype), device=device)
+        cache = torch.empty(layout.shape, dtype=getattr(torch, layout.dtype), device=device)
+        prefer_huge_pages(cache)
+        return cache
