@@ -6,7 +6,6 @@ Native kernels for float32 and bfloat16 on a CPU, with the rounding order of the
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,9 +70,9 @@ def fused_for(device: torch.device, dtype: torch.dtype) -> Fused | None:
 @cache
 def _compiled(dtype: torch.dtype) -> tuple[Any, Any]:
     from paged_core.model import fused_kernels
-    from paged_core.native.compile import compile_native
+    from paged_core.native.compile import compile_native, source_digest
 
-    digest = hashlib.sha256(Path(fused_kernels.__file__).read_bytes()).hexdigest()
+    digest = source_digest([Path(fused_kernels.__file__)])
     element = ELEMENTS[dtype]
     return (
         compile_native(fused_kernels.norm_function(element, digest)),

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 from numba import types
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 log = logging.getLogger(__name__)
 news = logging.getLogger("paged_core.news")
 _SLOW_S = 1.0  # loading from the compile cache takes less
+
+
+def source_digest(files: Iterable[Path]) -> str:
+    """A hash of the sources that machine code depends on, this package's own among them.
+
+    numba itself looks at the entry point's file only.
+    """
+    digest = hashlib.sha256()
+    for file in (*sorted(files), Path(__file__).with_name("elements.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def compile_native(function: Any) -> Any:

@@ -8,6 +8,8 @@ from numba import int64, types
 
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import I64, emit, kernel
+from paged_core.native.elements import claim as claim
+from paged_core.native.elements import pointer as pointer
 
 
 @emit
@@ -58,26 +60,6 @@ def score_scale(typing: Any, scale: Any, kind: Any) -> Any:
         return args[0] if kind == types.uint32 else context.get_constant(types.float32, 1.0)
 
     return types.float32(types.float32, kind), codegen
-
-
-@emit
-def pointer(typing: Any, address: Any) -> Any:
-    """An integer address as the pointer `numba.carray` takes."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.int64), codegen
-
-
-@emit
-def claim(typing: Any, counter: Any, amount: Any) -> Any:
-    """Atomically add `amount` to the int64 at an address and return its old value; orders memory both ways."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.atomic_rmw("add", v.address_of(builder, args[0], I64), args[1], "acq_rel")
-
-    return types.int64(types.int64, types.int64), codegen
 
 
 @emit

@@ -11,7 +11,6 @@ for) finishes the work, and nothing depends on which worker did what:
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from paged_attn_cpu.kernels_write import store_row, write_token
 from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
 from paged_attn_cpu.vectors import kernel
 from paged_core.native.compile import compile_native
+from paged_core.native.compile import source_digest as digest_of
 
 __all__ = ["compile_native", "copy_function", "make_layer_function", "source_digest"]
 
@@ -166,9 +166,5 @@ NOT_COMPILED = frozenset({"__init__", "provider", "backend", "blocks", "bench_sh
 
 
 def source_digest() -> str:
-    """A hash of the sources that machine code depends on: numba itself looks at the entry point's own file only."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        if file.stem not in NOT_COMPILED:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
+    """A hash of the sources that the machine code of this plugin depends on."""
+    return digest_of(file for file in Path(__file__).parent.glob("*.py") if file.stem not in NOT_COMPILED)

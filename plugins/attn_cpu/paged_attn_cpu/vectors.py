@@ -9,14 +9,17 @@ Element kinds are told apart by the numba type that stores them: float32; uint16
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING
 
-import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic as numba_intrinsic
+
+from paged_core.native.elements import emit as emit
+from paged_core.native.elements import kernel as kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LANES = 16
 F32 = ir.FloatType()
@@ -26,19 +29,6 @@ I64 = ir.IntType(64)
 VF32 = ir.VectorType(F32, LANES)
 VI32 = ir.VectorType(I32, LANES)
 VI16 = ir.VectorType(I16, LANES)
-
-F = TypeVar("F", bound=Callable[..., Any])
-P = ParamSpec("P")
-
-
-def kernel(function: F) -> F:
-    """`numba.njit` as every kernel here uses it: no GIL, no Python errors (division by zero included)."""
-    return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
-
-
-def emit(function: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
-    """`numba.extending.intrinsic`, typed as what kernels see: the function without its typing context."""
-    return cast("Callable[P, Any]", numba_intrinsic(function))
 
 
 # ---- constants and memory ------------------------------------------------------------------------------------------
