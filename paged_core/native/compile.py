@@ -21,12 +21,12 @@ _SLOW_S = 1.0  # loading from the compile cache takes less
 
 
 def source_digest(files: Iterable[Path]) -> str:
-    """A hash of the sources that machine code depends on, this package's own among them.
+    """A hash of the sources that machine code depends on, all of this package among them.
 
     numba itself looks at the entry point's file only.
     """
     digest = hashlib.sha256()
-    for file in (*sorted(files), Path(__file__).with_name("elements.py")):
+    for file in (*sorted(files), *sorted(Path(__file__).parent.glob("*.py"))):
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

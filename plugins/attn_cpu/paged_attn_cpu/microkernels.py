@@ -15,49 +15,16 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.errors import RequireLiteralValue
 
 from paged_attn_cpu import pairs
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import F32, I64, LANES, VF32, VI32, emit
+from paged_core.native.vectors import literal as literal
+from paged_core.native.vectors import sum_loop as sum_loop
 
 KEYS = 4  # keys per call of `dots`
 TILE = 64  # keys per softmax tile
 STRIDE = TILE + LANES  # fp32 elements from one row of scores to the next; element TILE holds the row's correction
-
-
-def literal(value: Any) -> int:
-    """The value of a literal argument."""
-    if not isinstance(value, types.IntegerLiteral):
-        raise RequireLiteralValue("the shape of a micro-kernel is a compile-time constant")
-    return int(value.literal_value)
-
-
-def sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value], body: Any) -> list[ir.Value]:
-    """Run body(index, accumulators) -> accumulators `count` times with the accumulators in phi nodes."""
-    start = builder.block
-    loop = builder.append_basic_block("loop")
-    done = builder.append_basic_block("done")
-    builder.cbranch(builder.icmp_signed(">", count, I64(0)), loop, done)
-    builder.position_at_end(loop)
-    index = builder.phi(I64)
-    phis = [builder.phi(value.type) for value in accumulators]
-    updated = body(index, phis)
-    following = builder.add(index, I64(1))
-    index.add_incoming(I64(0), start)
-    index.add_incoming(following, builder.block)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    tail = builder.block
-    builder.position_at_end(done)
-    results = []
-    for phi, initial, value in zip(phis, accumulators, updated, strict=True):
-        phi.add_incoming(initial, start)
-        phi.add_incoming(value, tail)
-        result = builder.phi(value.type)
-        result.add_incoming(initial, start)
-        result.add_incoming(value, tail)
-        results.append(result)
-    return results
 
 
 def multiply_add(builder: ir.IRBuilder, kind: types.Type, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:

@@ -7,11 +7,12 @@ is uint32. Nothing here may be emitted unless `has_pair_instructions`.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba.core import cgutils
 from numba.core.registry import cpu_target
 
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import I16, I32, LANES, VF32
+from paged_core.native.vectors import call
+from paged_core.native.vectors import shuffle as shuffle
 
 VPAIRS = ir.VectorType(I16, 2 * LANES)
 
@@ -25,19 +26,14 @@ def has_pair_instructions() -> bool:
 # ---- instructions --------------------------------------------------------------------------------------------------
 
 
-def _call(builder: ir.IRBuilder, name: str, result: ir.Type, operands: list[ir.Value]) -> ir.Value:
-    kind = ir.FunctionType(result, [operand.type for operand in operands])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
-
-
 def add_products(builder: ir.IRBuilder, total: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
     """total + a[1] * b[1] + a[0] * b[0] in every lane; total in fp32, a and b pairs of bf16 in <16 x i32>."""
-    return _call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", VF32, [total, a, b])
+    return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", VF32, [total, a, b])
 
 
 def narrow(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     """Two vectors of fp32 as 32 bf16 in order, rounded to nearest even."""
-    return _call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", VPAIRS, [high, low])
+    return call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", VPAIRS, [high, low])
 
 
 _LOG2_E = 1.44269504088896341
@@ -50,20 +46,15 @@ def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     power = builder.fmul(x, v.constant(_LOG2_E))
     least = v.constant(_LEAST_POWER)
     power = builder.select(builder.fcmp_ordered("<", power, least), least, power)
-    whole = _call(builder, f"llvm.roundeven.v{LANES}f32", VF32, [power])
+    whole = call(builder, f"llvm.roundeven.v{LANES}f32", VF32, [power])
     rest = builder.fsub(power, whole)
     p: ir.Value = v.constant(_EXP2_POLYNOMIAL[0])
     for coefficient in _EXP2_POLYNOMIAL[1:]:
         p = v.fma(builder, p, rest, v.constant(coefficient))
-    return _call(builder, "llvm.x86.avx512.mask.scalef.ps.512", VF32, [p, whole, p, I16(-1), I32(4)])
+    return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", VF32, [p, whole, p, I16(-1), I32(4)])
 
 
 # ---- loads ---------------------------------------------------------------------------------------------------------
-
-
-def shuffle(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
-    """`lanes` of the two vectors, counted through."""
-    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
 
 def load_half(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:

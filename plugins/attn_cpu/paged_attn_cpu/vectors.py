@@ -9,89 +9,29 @@ Element kinds are told apart by the numba type that stores them: float32; uint16
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from paged_core.native.elements import emit as emit
 from paged_core.native.elements import kernel as kernel
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-LANES = 16
-F32 = ir.FloatType()
-I16 = ir.IntType(16)
-I32 = ir.IntType(32)
-I64 = ir.IntType(64)
-VF32 = ir.VectorType(F32, LANES)
-VI32 = ir.VectorType(I32, LANES)
-VI16 = ir.VectorType(I16, LANES)
-
-
-# ---- constants and memory ------------------------------------------------------------------------------------------
-
-
-def splat(builder: ir.IRBuilder, scalar: ir.Value) -> ir.Value:
-    """A vector with `scalar` in every lane."""
-    vector = ir.VectorType(scalar.type, LANES)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES))
-
-
-def constant(value: float) -> ir.Constant:
-    """A vector constant with `value` in every fp32 lane."""
-    return ir.Constant(VF32, [ir.Constant(F32, value)] * LANES)
-
-
-def integers(value: int) -> ir.Constant:
-    """A vector constant with `value` in every int32 lane."""
-    return ir.Constant(VI32, [value] * LANES)
-
-
-def address_of(builder: ir.IRBuilder, address: ir.Value, element: ir.Type, index: ir.Value | None = None) -> ir.Value:
-    """Pointer to `element` number `index` from an integer address (64-bit arithmetic throughout)."""
-    pointer = builder.inttoptr(address, element.as_pointer())
-    return pointer if index is None else builder.gep(pointer, [index], inbounds=True)
-
-
-def load(builder: ir.IRBuilder, pointer: ir.Value, vector: ir.VectorType) -> ir.Value:
-    """Load one vector from a pointer to its element type; only the element's alignment is assumed."""
-    value = builder.load(builder.bitcast(pointer, vector.as_pointer()))
-    value.align = element_bytes(vector.element)
-    return value
-
-
-def store(builder: ir.IRBuilder, vector: ir.Value, pointer: ir.Value) -> None:
-    """Store one vector to a pointer to its element type."""
-    target = builder.store(vector, builder.bitcast(pointer, vector.type.as_pointer()))
-    target.align = element_bytes(vector.type.element)
-
-
-def element_bytes(element: ir.Type) -> int:
-    """Size of the element types used here."""
-    return 4 if element in (F32, I32) else 8 if element == I64 else 2
-
-
-def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    """`a * b + c` lane by lane, rounded once where the processor has the instruction (all 64-bit ones since 2013)."""
-    fused = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(VF32, [VF32, VF32, VF32]), f"llvm.fmuladd.v{LANES}f32"
-    )
-    return builder.call(fused, [a, b, c])
-
-
-def prefetch(builder: ir.IRBuilder, pointer: ir.Value, level: int) -> None:
-    """Ask for the cache line at `pointer` to come into the first- or second-level cache."""
-    pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
-    name = "llvm.prefetch.p0" if "*" not in str(pointer.type) else "llvm.prefetch.p0i8"
-    hint = cgutils.get_or_insert_function(
-        builder.module, ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32]), name
-    )
-    builder.call(hint, [pointer, I32(0), I32(4 - level), I32(1)])
-
+from paged_core.native.vectors import F32 as F32
+from paged_core.native.vectors import I16 as I16
+from paged_core.native.vectors import I32 as I32
+from paged_core.native.vectors import I64 as I64
+from paged_core.native.vectors import LANES as LANES
+from paged_core.native.vectors import VF32 as VF32
+from paged_core.native.vectors import VI16 as VI16
+from paged_core.native.vectors import VI32 as VI32
+from paged_core.native.vectors import address_of as address_of
+from paged_core.native.vectors import constant as constant
+from paged_core.native.vectors import element_bytes as element_bytes
+from paged_core.native.vectors import fma as fma
+from paged_core.native.vectors import fold as fold
+from paged_core.native.vectors import integers as integers
+from paged_core.native.vectors import load as load
+from paged_core.native.vectors import prefetch as prefetch
+from paged_core.native.vectors import splat as splat
+from paged_core.native.vectors import store as store
 
 # ---- element kinds -------------------------------------------------------------------------------------------------
 
@@ -231,22 +171,6 @@ def sum4(builder: ir.IRBuilder, rows: list[ir.Value]) -> ir.Value:
         width //= 2
         total = _add_shuffled(builder, total, total, list(range(width)), list(range(width, 2 * width)))
     return total
-
-
-def fold(builder: ir.IRBuilder, vector: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
-    """Reduce one vector to a scalar by halving."""
-    width = LANES
-    while width > 1:
-        width //= 2
-        undefined = ir.Constant(vector.type, ir.Undefined)
-        low, high = (
-            builder.shuffle_vector(
-                vector, undefined, ir.Constant(ir.VectorType(I32, width), list(range(start, start + width)))
-            )
-            for start in (0, width)
-        )
-        vector = combine(low, high)
-    return builder.extract_element(vector, I32(0))
 
 
 def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
