@@ -12,7 +12,7 @@ from paged_core.api.attention import AttentionLayer, AttentionNeed
 from paged_core.api.batch import Batch
 from paged_core.bench.report import Column, Table
 from paged_core.bench.timing import measure
-from paged_core.engine.hardware import element_bytes
+from paged_core.engine.hardware import cpu_has_bf16, kv_bytes
 from paged_core.settings import cache_dir
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from paged_core.api.attention import Attention
+    from paged_core.api.attention import Attention, KVLayout
     from paged_core.bench.peaks import Peaks
     from paged_core.bench.timing import Measurement
     from paged_core.plugins import Plugins
@@ -58,8 +58,9 @@ class Case:
         return "decode" if self.new == 1 else "prefill"
 
     def kv_bytes(self, kv_dtype: str) -> int:
-        """Keys and values that the step attends to, each counted once."""
-        return 2 * self.sequences * self.context * self.heads.kv * self.heads.size * element_bytes(kv_dtype)
+        """Keys and values that the step attends to, each counted once, with what scales them."""
+        element_bytes, row_bytes = kv_bytes(kv_dtype)
+        return 2 * self.sequences * self.context * self.heads.kv * (self.heads.size * element_bytes + row_bytes)
 
     @property
     def ops(self) -> int:
@@ -88,6 +89,13 @@ class Choice:
     clock: str = "wall"
 
 
+def activations(kv_dtype: str) -> str:
+    """Element type of the queries beside a cache of this one: its own, or the processor's own for codes."""
+    if kv_dtype != "uint8":
+        return kv_dtype
+    return "bfloat16" if cpu_has_bf16() else "float32"
+
+
 def batch_of(case: Case, block_size: int) -> Batch:
     """The step as attention sees it: every sequence has blocks of its own, scattered over the pool."""
     width = -(-case.context // block_size)
@@ -114,7 +122,7 @@ class Layers:
         batch, element = batch_of(case, block_size), getattr(torch, dtype)
         layout = backend.layout(batch.tables.size)
         count = min(_MOST_LAYERS, -(-ROTATION // (layout.bytes_per_block * batch.tables.size)))
-        content = torch.randn(layout.shape).to(getattr(torch, layout.dtype))
+        content = _noise(layout)
         self.caches = [content.clone() for _ in range(count)]
         self._backend, self._plan = backend, backend.plan(batch)
         heads = case.heads
@@ -131,16 +139,23 @@ class Layers:
         return self._out
 
 
+def _noise(layout: KVLayout) -> Tensor:
+    """Content of a cache. Of bytes, any four are a float32 between 1e-19 and 1: they may scale the others."""
+    if layout.dtype == "uint8":
+        return torch.randint(32, 64, layout.shape, dtype=torch.uint8)
+    return torch.randn(layout.shape).to(getattr(torch, layout.dtype))
+
+
 @torch.inference_mode()
 def read(plugins: Plugins, case: Case, kv_dtype: str, choice: Choice) -> tuple[str, Measurement]:
-    """The plugin's name, and seconds a layer. Activations have the element type of the cache.
+    """The plugin's name, and seconds a layer. `activations` says which element type the queries have.
 
     Raises what selecting a plugin raises when none fits.
     """
-    heads = case.heads
+    heads, dtype = case.heads, activations(kv_dtype)
     need = AttentionNeed(
         device="cpu",
-        dtype=kv_dtype,
+        dtype=dtype,
         kv_dtype=kv_dtype,
         num_heads=heads.query,
         num_kv_heads=heads.kv,
@@ -152,7 +167,7 @@ def read(plugins: Plugins, case: Case, kv_dtype: str, choice: Choice) -> tuple[s
         cache_dir=str(cache_dir()),
     )
     name = plugins.select("attn", choice.plugin, need).provider.name
-    layers = Layers(plugins.create("attn", name, need), case, choice.block_size, kv_dtype)
+    layers = Layers(plugins.create("attn", name, need), case, choice.block_size, dtype)
     once = measure(layers.run, 1, clock=choice.clock).median
     sweeps = max(1, min(100, round(_LEAST_SAMPLE_S / max(once, 1e-6))))
     seconds = measure(lambda: [layers.run() for _ in range(sweeps)], choice.rounds, warmups=0, clock=choice.clock)
@@ -182,10 +197,10 @@ def attention_tables(
         for kv_dtype in choice.kv_dtypes:
             say(f"{case.kind}, {case.sequences} x {case.context}, {case.heads}, {kv_dtype}")
             name, seconds = read(plugins, case, kv_dtype, choice)
-            taken, kv_bytes = seconds.median, case.kv_bytes(kv_dtype)
-            read_s = kv_bytes / peaks.read_bytes
-            floor = max(read_s, case.ops / peaks.rate(kv_dtype))
-            row = (case.sequences, case.context, str(case.heads), kv_dtype, taken * 1e6, kv_bytes / taken / 1e9)
+            taken, num_bytes = seconds.median, case.kv_bytes(kv_dtype)
+            read_s = num_bytes / peaks.read_bytes
+            floor = max(read_s, case.ops / peaks.rate(activations(kv_dtype)))
+            row = (case.sequences, case.context, str(case.heads), kv_dtype, taken * 1e6, num_bytes / taken / 1e9)
             tables[case.kind].add(*row, case.ops / taken / 1e9, read_s / taken, floor / taken, seconds.spread, name)
     found = [table for table in tables.values() if table.rows]
     for table in found:
@@ -197,5 +212,6 @@ def _notes(choice: Choice) -> Sequence[str]:
     return (
         f"Medians of {choice.rounds} rounds, {choice.clock} time; blocks of {choice.block_size}, scattered.",
         f"Layers take turns over {ROTATION >> 20} MiB of keys and values. Floor: those of one layer read once at the",
-        "peak of reading, or both products at the peak of the element type, whichever takes longer.",
+        "peak of reading, or both products at the peak of the queries' element type, whichever takes longer.",
+        "Beside a cache of uint8, queries are bfloat16 where the processor has it; its bytes include steps and minima.",
     )

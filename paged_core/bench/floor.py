@@ -14,7 +14,7 @@ import numpy as np
 
 from paged_core.bench.stub import Arrival, StubExecutor, drive, stub_engine
 from paged_core.engine.clock import VirtualClock
-from paged_core.engine.hardware import element_bytes
+from paged_core.engine.hardware import element_bytes, kv_bytes
 from paged_core.errors import ConfigError
 from paged_core.model.weights import expected_shapes
 
@@ -62,7 +62,7 @@ def floor_of(spec: ModelSpec, facts: EngineConfig, peaks: Peaks) -> Floor:
         weight_bytes=sum(_stored_bytes(shape, facts) for shape in [*shapes, head]),
         token_ops=2 * sum(math.prod(shape) for shape in shapes),
         draw_ops=2 * math.prod(head),
-        kv_bytes=spec.kv_bytes_per_token(element_bytes(facts.kv_dtype)),
+        kv_bytes=spec.kv_bytes_per_token(*kv_bytes(facts.kv_dtype)),
         attention_ops=4 * spec.num_heads * spec.head_dim * spec.num_layers,
         read_bytes_per_s=peaks.read_bytes,
         ops_per_s=peaks.rate(facts.dtype if facts.quantization == "none" else facts.quantization),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paged_core.bench.peers import NOISE
-from paged_core.bench.report import Column, Table
+from paged_core.bench.report import Column, Table, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,11 +127,6 @@ def ratios_table(pairs: Sequence[tuple[Runs, Runs]]) -> Table:
             ratio, goal = work.gain(own, peer.median(work.key)), GOALS.get((work, peer.contestant.name))
             table.add(work.name, own.contestant.name, peer.contestant.name, ratio, goal, verdict(ratio, goal))
     return table
-
-
-def verdict(value: float, goal: float | None) -> str | None:
-    """Whether a goal is met. None when there is none."""
-    return None if goal is None else "met" if value >= goal else "missed"
 
 
 def floors_table(mine: Sequence[Runs]) -> Table:

@@ -16,6 +16,11 @@ Cell = str | int | float | None
 """None is shown as a dash: not measured, or not stated by whom we compare with."""
 
 
+def verdict(value: float, goal: float | None) -> str | None:
+    """Whether a goal is met. None when there is none."""
+    return None if goal is None else "met" if value >= goal else "missed"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: its key in JSON, its head in the table and the format of its values (`.1%`, `,`, `.2f`)."""

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
     from paged_core.api.output import RequestMetrics
     from paged_core.bench.floor import Floor
+    from paged_core.bench.peaks import Peaks
     from paged_core.engine.engine import Engine
 
 _ANSWER = 64  # tokens of the answer whose latency is taken
-_LOWEST_ID = 3  # below lie control tokens in the vocabularies at hand
+LOWEST_ID = 3
+"""Below lie control tokens in the vocabularies at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,11 @@ class Workload:
     def arrivals(self) -> list[Arrival]:
         """All at once, greedy, to the full length."""
         pairs = zip(self.prompts, self.outputs, strict=True)
-        return [Arrival(0.0, prompt, _greedy(output)) for prompt, output in pairs]
+        return [Arrival(0.0, prompt, greedy(output)) for prompt, output in pairs]
 
 
-def _greedy(output: int) -> SamplingParams:
+def greedy(output: int) -> SamplingParams:
+    """Exactly `output` tokens, of which no text is made."""
     return SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, detokenize=False)
 
 
@@ -55,7 +58,7 @@ def mixed(count: int, vocab_size: int, seed: int) -> Workload:
     """`count` requests of random ids with lengths as in a chat service: lognormal, means 161 and 338, 4 to 512."""
     random = np.random.default_rng(seed)
     lengths = [np.clip(random.lognormal(np.log(mean) - 0.5, 1.0, count), 4, 512).astype(int) for mean in (161, 338)]
-    prompts = [random.integers(_LOWEST_ID, vocab_size, length).tolist() for length in lengths[0]]
+    prompts = [random.integers(LOWEST_ID, vocab_size, length).tolist() for length in lengths[0]]
     return Workload(f"mixed, seed {seed}", prompts, lengths[1].tolist())
 
 
@@ -69,13 +72,17 @@ def read_workload(path: Path) -> Workload:
 
 
 class Bench:
-    """A model that is loaded, the peaks measured beside it, and the floor they make. A context manager."""
+    """A model that is loaded, the peaks measured beside it, and the floor they make. A context manager.
 
-    def __init__(self, settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    `peaks`: those measured just before, for a second model in the same run.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], say: Callable[[str], None], peaks: Peaks | None = None) -> None:
         self.llm = LLM(**dict(settings, prefix_cache=False))
         self.say = say
-        say("measuring the peaks of this machine")
-        self.peaks = measure_peaks()
+        if peaks is None:
+            say("measuring the peaks of this machine")
+        self.peaks = peaks or measure_peaks()
         spec = locate(self.llm.settings, bootstrap(self.llm.settings)).spec
         self.floor: Floor = floor_of(spec, self.engine.facts, self.peaks)
 
@@ -97,11 +104,16 @@ class Bench:
 
     def answer(self, prompt: Sequence[int], output: int) -> RequestMetrics:
         """Times of one request that runs alone."""
-        self.engine.add_request("latency", list(prompt), _greedy(output))
-        while True:
-            for one in self.engine.step():
-                if one.finished and one.metrics is not None:
-                    return one.metrics
+        return self.answers([prompt], output)[0]
+
+    def answers(self, prompts: Sequence[Sequence[int]], output: int) -> list[RequestMetrics]:
+        """Times of requests that run together, each answered with `output` tokens, in the order of their ends."""
+        for i, prompt in enumerate(prompts):
+            self.engine.add_request(f"bench-{i}", list(prompt), greedy(output))
+        found: list[RequestMetrics] = []
+        while self.engine.has_unfinished:
+            found += [one.metrics for one in self.engine.step() if one.finished and one.metrics is not None]
+        return found
 
 
 def latency_table(bench: Bench, lengths: Sequence[int], rounds: int, seed: int) -> Table:
@@ -119,11 +131,11 @@ def latency_table(bench: Bench, lengths: Sequence[int], rounds: int, seed: int) 
     random = np.random.default_rng(seed)
     for length in lengths:
         bench.say(f"{length} prompt tokens")
-        prompt = random.integers(_LOWEST_ID, bench.engine.facts.vocab_size, length).tolist()
+        prompt = random.integers(LOWEST_ID, bench.engine.facts.vocab_size, length).tolist()
         bench.answer(prompt, _ANSWER)
         times = [_phases(bench.answer(prompt, _ANSWER)) for _ in range(rounds)]
         first, decode = (statistics.median(phase) for phase in zip(*times, strict=True))
-        ends = replay(bench.engine.facts, bench.floor, [Arrival(0.0, [1] * length, _greedy(_ANSWER))])
+        ends = replay(bench.engine.facts, bench.floor, [Arrival(0.0, [1] * length, greedy(_ANSWER))])
         first_floor, decode_floor = ends[-_ANSWER], ends[-1] - ends[-_ANSWER]
         row = (length, first * 1e3, first_floor * 1e3, first_floor / first)
         table.add(*row, (_ANSWER - 1) / decode, (_ANSWER - 1) / decode_floor, decode_floor / decode)

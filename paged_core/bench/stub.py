@@ -92,13 +92,15 @@ class StubExecutor(Executor):
 class IdsOnly:
     """A tokenizer for requests that bring ids and want no text."""
 
-    vocab_size = VOCABULARY
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
+    def __init__(self, vocab_size: int = VOCABULARY) -> None:
+        self.vocab_size = vocab_size
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """RequestError: there is no text here."""
-        raise RequestError("the stub model knows no text; give token ids", "prompt")
+        raise RequestError("this model knows no text; give token ids", "prompt")
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The ids, spelled out."""
@@ -116,7 +118,7 @@ class IdsOnly:
         self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None, **kwargs: Any
     ) -> str:
         """RequestError: there is no template here."""
-        raise RequestError("the stub model has no chat template", "messages")
+        raise RequestError("this model has no chat template", "messages")
 
 
 def stub_facts(

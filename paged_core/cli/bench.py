@@ -9,6 +9,7 @@ import click
 
 from paged_core.cli.bench_all import all_command
 from paged_core.cli.bench_kernels import attention_command, linear_command
+from paged_core.cli.bench_model import model_command
 from paged_core.cli.bench_options import (
     BENCH,
     benchmark,
@@ -135,6 +136,7 @@ _OWN = [
     benchmark("latency", _latency, _with_engine(rounds_option(), seed_option()), _LATENCY_HELP),
     benchmark("throughput", _throughput, _with_engine(_WORKLOAD, rounds_option(), seed_option()), _THROUGHPUT_HELP),
     benchmark("engine", _engine, [plot_option(), rounds_option()], _ENGINE_HELP),
+    model_command(),
     linear_command(),
     attention_command(),
     startup_command(),

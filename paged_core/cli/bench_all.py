@@ -33,6 +33,8 @@ def all_command(commands: Sequence[click.Command]) -> Command:
         failed: list[str] = []
         for command in commands:
             assert command.name is not None
+            if command.name in parameters["skip"]:
+                continue
             arguments = _arguments(command, parameters)
             if arguments is None:
                 note(f"bench {command.name} is left out: it needs --data")
@@ -49,7 +51,8 @@ def all_command(commands: Sequence[click.Command]) -> Command:
             note(f"failed: {', '.join(failed)}; the others are in {folder}")
         return _SOME_FAILED if failed else 0
 
-    return Command("all", run, _options(), _HELP)
+    names = [command.name for command in commands if command.name is not None]
+    return Command("all", run, _options(names), _HELP)
 
 
 def _arguments(command: click.Command, parameters: Mapping[str, Any]) -> list[str] | None:
@@ -64,7 +67,7 @@ def _arguments(command: click.Command, parameters: Mapping[str, Any]) -> list[st
     return said
 
 
-def _options() -> list[click.Option]:
+def _options(names: Sequence[str]) -> list[click.Option]:
     return [
         Option(
             ["--output"],
@@ -74,6 +77,7 @@ def _options() -> list[click.Option]:
             help="Folder of the JSON files; created. Default: bench.",
         ),
         data_option("Prompts, lengths, texts; as for `bench sharing` and `bench quality`."),
+        Option(["--skip"], section=BENCH, multiple=True, type=click.Choice(names), help="Leave out. Repeatable."),
         Option(["--threads"], section=BENCH, type=click.IntRange(1), help="Compute threads, for all that compute."),
         Option(
             ["--rounds"], section=BENCH, type=click.IntRange(1), help="Measured rounds; unset takes each one's default."

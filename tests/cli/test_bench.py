@@ -115,3 +115,29 @@ def test_a_plot_of_unknown_kind_is_refused(tmp_path: Path) -> None:
     result = bench("engine", "--quick", "--plot", str(tmp_path / "curve.xyz"))
     assert result.exit_code == 2
     assert "curve.xyz" in result.stderr
+
+
+def test_a_shape_decodes_in_batches_beside_its_floor(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    options = ("--batch", "1", "--batch", "3", "--kv-memory", "4MiB", "--threads", "1", "--attn", "torch")
+    result = bench("model", "--quick", *options, "--json", str(path))
+    assert result.exit_code == 0, result.stderr
+    found = rows(path)
+    assert [(row["weights"], row["batch"]) for row in found] == [("bf16", 1), ("bf16", 3), ("int8", 1), ("int8", 3)]
+    for row in found:
+        assert 0 < row["share"] == pytest.approx(row["per_s"] / row["floor_per_s"])
+        assert row["per_s"] == pytest.approx(row["batch"] * 1e3 / row["step_ms"])
+        assert row["goal"] is None
+    assert "random:tiny" in result.stdout
+
+
+def test_a_model_and_a_shape_at_once_are_refused(model: str) -> None:
+    result = bench("model", "--shape", "tiny", "--model", model)
+    assert result.exit_code == 2
+    assert "--shape and --model" in result.stderr
+
+
+def test_a_batch_beyond_what_runs_at_once_is_refused() -> None:
+    result = bench("model", "--quick", "--batch", "9", "--max-num-seqs", "8", "--kv-memory", "4MiB", "--attn", "torch")
+    assert result.exit_code == 2
+    assert "a batch of 9 is more than the engine runs at once (8)" in result.stderr

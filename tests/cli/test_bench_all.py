@@ -70,3 +70,9 @@ def test_one_that_fails_is_named_and_the_rest_is_run(tmp_path: Path) -> None:
     assert result.return_value == 1
     assert "bench one failed: no luck" in result.stderr
     assert [name for name, _ in HEARD] == ["one", "two"]
+
+
+def test_what_is_to_be_skipped_is_not_run(tmp_path: Path) -> None:
+    result = run([fake("one"), fake("two")], "--output", str(tmp_path), "--skip", "one")
+    assert result.exit_code == 0, result.stderr
+    assert [name for name, _ in HEARD] == ["two"]
