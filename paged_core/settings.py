@@ -69,6 +69,7 @@ def _split_names(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KVDtype = Literal["auto", "float32", "bfloat16", "float16", "uint8"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
@@ -89,7 +90,10 @@ class Settings(BaseSettings):
     loader: str = Field("auto", description="Model loader: a plugin name, or auto.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
     dtype: Dtype = Field("auto", description="Element type of weights and activations.")
-    kv_dtype: Dtype = Field("auto", description="Element type of the KV cache; auto follows dtype.")
+    kv_dtype: KVDtype = Field(
+        "auto",
+        description="Element type of the KV cache; auto follows dtype, uint8 holds nearly twice the tokens of bfloat16.",
+    )
     quantization: Literal["none", "int8"] = Field(
         "none", description="int8 keeps the weights of linear layers in 8 bits: half the memory of bfloat16, faster."
     )

@@ -10,11 +10,19 @@ softmax in fp32. Slots that no position of a live sequence owns may hold anythin
 must not depend on its neighbours in the batch beyond rounding; with `batch_invariant` not at all. q, k, v and the
 arrays of the batch are only read. Positions that a window has left behind belong to a live sequence: they hold numbers.
 
+A cache of uint8 holds rows of codes; a row is the `head_dim` elements of one token's key, or value, in one KV head.
+Next to its codes a row keeps two float32 of its own, within its block: copies, swaps and shared blocks carry them.
+
+    step = (maximum - minimum) / 255    code = round((x - minimum) / step), 0..255    read as minimum + step * code
+
+This is the reference; a backend may code otherwise if it is no coarser. What is stored depends on that row alone, as
+`dtype` rounded it after rotation: never on neighbours, on the place in the block, or on how a prompt was cut.
+
 `Batch.shared_prefixes` tells of disjoint sets of sequences whose tables begin with the same blocks, all full before
 this step. A backend may read those once (`shared_prefix`) or make nothing of it.
 
 Capabilities: sliding_window, softcap, lse (forward returns log-sum-exp), fused_rope (takes unrotated q and k),
-batch_invariant, shared_prefix, fp32, bf16, fp16 (KV element types), swap.
+batch_invariant, shared_prefix, fp32, bf16, fp16, u8 (KV element types), swap.
 """
 
 from __future__ import annotations
@@ -35,6 +43,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class AttentionNeed:
     """What a model asks of a backend. dtypes by name: float32, bfloat16, float16. `windows`: the distinct ones.
+
+    `kv_dtype` may be uint8 as well; a backend without `u8` answers with a reason.
 
     `cache_dir` is this user's private folder for compiled kernels; None = the backend's own choice.
     """
@@ -57,7 +67,10 @@ class AttentionNeed:
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """One layer's cache tensor for `num_blocks` blocks: shape and dtype name. Bytes cover keys and values."""
+    """One layer's cache tensor for `num_blocks` blocks: shape and dtype name. Bytes cover keys and values.
+
+    Everything that a block's tokens left behind lies in the block, also what codes are scaled by.
+    """
 
     shape: tuple[int, ...]
     dtype: str

@@ -121,6 +121,9 @@ class ModelSpec:
         """Softmax scale of attention."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
-    def kv_bytes_per_token(self, element_bytes: int) -> int:
-        """Bytes of keys and values one token occupies over all layers (paper, section 3: 2 x hidden x layers)."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * element_bytes
+    def kv_bytes_per_token(self, element_bytes: int, row_bytes: int = 0) -> int:
+        """Bytes of keys and values one token occupies over all layers (paper, section 3: 2 x hidden x layers).
+
+        row_bytes: what a quantised row, one token's key or value in one KV head, keeps besides its elements.
+        """
+        return 2 * self.num_layers * self.num_kv_heads * (self.head_dim * element_bytes + row_bytes)

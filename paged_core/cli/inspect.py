@@ -67,9 +67,9 @@ def spec_rows(spec: ModelSpec) -> list[tuple[str, str]]:
 
 def fit_rows(need: ExecutorNeed, facts: EngineConfig) -> list[tuple[str, str]]:
     """What it costs and how much of it fits, with the present settings."""
-    from paged_core.engine.hardware import element_bytes
+    from paged_core.engine.hardware import kv_bytes
 
-    token_bytes = need.spec.kv_bytes_per_token(element_bytes(need.kv_dtype))
+    token_bytes = need.spec.kv_bytes_per_token(*kv_bytes(need.kv_dtype))
     blocks = f"{facts.num_blocks:,} blocks of {facts.block_size} = {facts.kv_tokens:,} tokens"
     longest = facts.kv_tokens / facts.max_model_len
     return [

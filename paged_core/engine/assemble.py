@@ -19,7 +19,7 @@ from paged_core.api.scheduler import SchedulerNeed
 from paged_core.engine.clock import RealClock
 from paged_core.engine.config import EngineConfig
 from paged_core.engine.engine import Engine
-from paged_core.engine.hardware import choose_device, choose_dtype, choose_threads, element_bytes
+from paged_core.engine.hardware import choose_device, choose_dtype, choose_threads, element_bytes, kv_bytes
 from paged_core.engine.ledger import Ledger
 from paged_core.engine.profile import Profile
 from paged_core.errors import ConfigError
@@ -140,7 +140,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
     attention = plugins.select("attn", settings.attn, attention_need).provider
     fused = frozenset({"fused_rope"}) & attention.capabilities if spec.ropes else frozenset()
     sampler = plugins.select("sampler", settings.sampler, _sampler_need(settings, device, spec)).provider.name
-    kv_bytes = spec.kv_bytes_per_token(element_bytes(kv_dtype))
+    token_bytes = spec.kv_bytes_per_token(*kv_bytes(kv_dtype))
     return ExecutorNeed(
         model=settings.model,
         spec=spec,
@@ -154,7 +154,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         max_rows=2 * settings.max_num_seqs,
         max_len=max_len,
         token_budget=_token_budget(settings, device, max_len),
-        kv_memory_bytes=_kv_memory(settings, spec, dtype, kv_bytes, max_len),
+        kv_memory_bytes=_kv_memory(settings, spec, dtype, token_bytes),
         host_memory_bytes=settings.host_memory,
         threads=choose_threads(settings.threads) if device == "cpu" else settings.threads or 0,
         eos_token_ids=model.tokenizer.eos_token_ids,
@@ -300,10 +300,10 @@ def _token_budget(settings: Settings, device: str, max_len: int) -> int:
     return budget
 
 
-def _kv_memory(settings: Settings, spec: ModelSpec, dtype: str, kv_bytes: int, max_len: int) -> int:
+def _kv_memory(settings: Settings, spec: ModelSpec, dtype: str, token_bytes: int) -> int:
     """Bytes for the device pool: what the user says, or a fraction of what machine and cgroup leave free."""
     if settings.num_blocks is not None:
-        return settings.num_blocks * settings.block_size * kv_bytes * 2
+        return settings.num_blocks * settings.block_size * token_bytes * 2
     if settings.kv_memory is not None:
         return settings.kv_memory
     from paged_core.model.weights import num_parameters

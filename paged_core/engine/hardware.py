@@ -13,6 +13,7 @@ log = logging.getLogger("paged_core.engine")
 
 ReadText = Callable[[str], str]
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_KV_BYTES = {name: (num_bytes, 0) for name, num_bytes in _ELEMENT_BYTES.items()} | {"uint8": (1, 8)}
 
 
 def read_text(path: str) -> str:
@@ -99,3 +100,8 @@ def choose_dtype(asked: str, stored: str, device: str, read: ReadText = read_tex
 def element_bytes(dtype: str) -> int:
     """Bytes of one element of a dtype given by name."""
     return _ELEMENT_BYTES[dtype]
+
+
+def kv_bytes(dtype: str) -> tuple[int, int]:
+    """Bytes of one element of keys and values, and what each row keeps besides: step and minimum of uint8 codes."""
+    return _KV_BYTES[dtype]

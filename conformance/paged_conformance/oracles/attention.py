@@ -44,6 +44,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, layer: AttentionLayer) -> tuple[Tens
     return torch.einsum("qhk,khd->qhd", logits.softmax(-1), values), logits.logsumexp(-1)
 
 
+def coded(rows: Tensor) -> Tensor:
+    """Rows [..., n] as the contract's reference of a uint8 cache reads them back, float64."""
+    x = rows.double()
+    least, most = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    step = ((most - least) / 255).float().double()
+    return least + step * ((x - least) / step.clamp_min(1e-300)).round().clamp(0, 255)
+
+
 def merge(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Attention over a context from attention over its pieces: (out, log-sum-exp) each, as cascades merge them."""
     lse = torch.stack([part_lse.double() for _, part_lse in parts])  # [parts, queries, heads]

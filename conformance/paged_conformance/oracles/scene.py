@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paged_conformance.cases import ELEMENT_TYPES, ElementType
-from paged_conformance.oracles.attention import attend, rope_table, rotate
+from paged_conformance.cases import CACHE_TYPES, CODES, ELEMENT_TYPES, ElementType
+from paged_conformance.oracles.attention import attend, coded, rope_table, rotate
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed
 from paged_core.api.batch import Batch
 
@@ -46,8 +46,19 @@ class Output:
 
 
 def element_types(attn: Candidate) -> list[ElementType]:
-    """The element types a backend declares, most precise first."""
+    """The element types of activations that a backend declares, most precise first."""
     return [element for element in ELEMENT_TYPES if attn.has(element.capability)]
+
+
+def cache_types(attn: Candidate) -> list[ElementType]:
+    """The element types of caches that a backend declares, most precise first."""
+    return [element for element in CACHE_TYPES if attn.has(element.capability)]
+
+
+def cached_need(attn: Candidate, element: ElementType, required: tuple[str, ...] = ()) -> AttentionNeed:
+    """`plain_need` with a cache of one element type, and activations of the same unless it holds codes."""
+    need = plain_need(attn, required)
+    return replace(need, dtype=need.dtype if element is CODES else element.dtype, kv_dtype=element.dtype)
 
 
 def plain_need(attn: Candidate, required: tuple[str, ...] = ()) -> AttentionNeed:
@@ -96,13 +107,16 @@ class Scene:
 
     def new_cache(self, num_blocks: int, seed: int = 7) -> Tensor:
         """One layer's cache, of finite noise."""
-        layout = self.backend.layout(num_blocks)
-        noise = torch.randn(layout.shape, generator=torch.Generator().manual_seed(seed))
+        layout, generator = self.backend.layout(num_blocks), torch.Generator().manual_seed(seed)
+        if layout.dtype == CODES.dtype:  # any four bytes below 64 are a small float32
+            noise = torch.randint(0, 64, layout.shape, generator=generator)
+        else:
+            noise = torch.randn(layout.shape, generator=generator)
         return noise.to(dtype=getattr(torch, layout.dtype), device=self.need.device)
 
     def poison(self) -> None:
-        """NaN in every slot."""
-        self.cache.fill_(float("nan"))
+        """NaN in every slot. Bytes are all ones, which any float they belong to reads as NaN."""
+        self.cache.fill_(255 if self.cache.dtype == torch.uint8 else float("nan"))
 
     def bits(self) -> Tensor:
         """The cache's bits now, uint8 [blocks, bytes of a block]."""
@@ -177,9 +191,12 @@ class Scene:
             if self.rotary_dim and layer.rope >= 0:
                 cos, sin = rope_table(torch.arange(stop), self.rotary_dim)
                 q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            stored = getattr(torch, self.need.kv_dtype)
-            answers.append(attend(q[first:], k.to(stored), self.v[sequence][:stop].to(stored), layer))
+            answers.append(attend(q[first:], self.stored(k), self.stored(self.v[sequence][:stop]), layer))
         return Output(torch.cat([out for out, _ in answers]), torch.cat([lse for _, lse in answers]))
+
+    def stored(self, rows: Tensor) -> Tensor:
+        """Keys or values [tokens, kv_heads, head_dim] as the cache gives them back."""
+        return coded(rows) if self.need.kv_dtype == CODES.dtype else rows.to(getattr(torch, self.need.kv_dtype))
 
     def check(self, spans: Sequence[Span], law: str, layer: AttentionLayer | None = None) -> Output:
         """Compute `spans` and compare with the oracle; returns what was computed."""
@@ -199,7 +216,7 @@ def block_bytes(cache: Tensor, block_axis: int) -> Tensor:
 
 def tolerance(need: AttentionNeed) -> ElementType:
     """The coarser of the two element types of a need decides."""
-    return max((e for e in ELEMENT_TYPES if e.dtype in (need.dtype, need.kv_dtype)), key=lambda e: e.absolute)
+    return max((e for e in CACHE_TYPES if e.dtype in (need.dtype, need.kv_dtype)), key=lambda e: e.absolute)
 
 
 def assert_same(actual: Tensor, expected: Tensor, scene: Scene, spans: Sequence[Span], law: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from paged_conformance.cases import (
     BLOCK_SIZES,
-    ELEMENT_TYPES,
+    CACHE_TYPES,
     HEAD_DIMS,
     HEADS,
     MANDATORY_BLOCK_SIZES,
@@ -19,14 +19,14 @@ from paged_conformance.cases import (
     edge_lengths,
 )
 from paged_conformance.marks import layer, requires
-from paged_conformance.oracles.scene import Scene, assert_same, element_types, plain_need
+from paged_conformance.oracles.scene import Scene, assert_same, cache_types, cached_need, plain_need
 
 if TYPE_CHECKING:
     from paged_conformance.candidate import Candidate
     from paged_core.api.attention import AttentionNeed
 
 pytestmark = layer("behaviour")
-elements = pytest.mark.parametrize("element", ELEMENT_TYPES, ids=lambda element: element.capability)
+elements = pytest.mark.parametrize("element", CACHE_TYPES, ids=lambda element: element.capability)
 
 
 def assert_refused(attn: Candidate, need: AttentionNeed, why: str) -> None:
@@ -53,8 +53,7 @@ def mixed_batch(attn: Candidate, need: AttentionNeed) -> None:
 def test_every_accepted_shape_equals_the_oracle(
     attn: Candidate, element: ElementType, block_size: int, head_dim: int
 ) -> None:
-    need = replace(plain_need(attn), dtype=element.dtype, kv_dtype=element.dtype)
-    need = replace(need, block_size=block_size, head_dim=head_dim)
+    need = replace(cached_need(attn, element), block_size=block_size, head_dim=head_dim)
     mandatory = block_size in MANDATORY_BLOCK_SIZES and head_dim in MANDATORY_HEAD_DIMS
     fit = attn.fit(need)
     if not attn.has(element.capability):
@@ -195,7 +194,7 @@ def test_softcap_and_window_together(attn: Candidate) -> None:
 
 
 def test_declared_element_types_are_accepted(attn: Candidate) -> None:
-    for element in element_types(attn):
-        need = replace(plain_need(attn), dtype=element.dtype, kv_dtype=element.dtype)
+    for element in cache_types(attn):
+        need = cached_need(attn, element)
         fit = attn.fit(need)
         assert fit.ok, f"contract: {attn.name} declares {element.capability} and refuses it: {fit.reasons}"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from paged_conformance.cases import BLOCK_SIZES
+from paged_conformance.cases import BLOCK_SIZES, CODES, ELEMENT_TYPES, ElementType
 from paged_conformance.marks import layer, requires
-from paged_conformance.oracles.scene import Scene, block_bytes, element_types, plain_need
+from paged_conformance.oracles.scene import Scene, block_bytes, cache_types, cached_need, plain_need
 from paged_core.api.allocator import BlockCopy, SwapPair
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0  # the constant is in t
 
 @pytest.mark.parametrize("block_size", BLOCK_SIZES, ids="block{}".format)
 def test_a_layout_states_its_shape_and_bytes(attn: Candidate, block_size: int) -> None:
-    for element in element_types(attn):
-        need = replace(plain_need(attn), dtype=element.dtype, kv_dtype=element.dtype, block_size=block_size)
+    for element in cache_types(attn):
+        need = replace(cached_need(attn, element), block_size=block_size)
         if not attn.fit(need).ok:
             continue
         backend = attn.create(need)
@@ -158,10 +158,14 @@ def huge_cache(layout: KVLayout, device: str) -> Tensor:
     return flat[guard:].view(layout.shape)
 
 
-def test_offsets_beyond_32_bits_are_not_wrapped(attn: Candidate) -> None:
+@pytest.mark.parametrize("types", [ELEMENT_TYPES, (CODES,)], ids=["elements", "codes"])
+def test_offsets_beyond_32_bits_are_not_wrapped(attn: Candidate, types: tuple[ElementType, ...]) -> None:
     """A pool whose keys alone pass 2^31 elements; block numbers at its end, in its middle and at its start."""
-    element = min(element_types(attn), key=lambda each: element_size(each.dtype))
-    need = replace(plain_need(attn), dtype=element.dtype, kv_dtype=element.dtype)
+    declared = [element for element in types if attn.has(element.capability)]
+    if not declared:
+        assert not attn.fit(cached_need(attn, CODES)).ok, f"contract: {attn.name} accepts uint8 without declaring u8"
+        return
+    need = cached_need(attn, min(declared, key=lambda each: element_size(each.dtype)))
     scene = Scene(attn.create(need), need, [40, 60])
     per_block = math.prod(scene.backend.layout(1).shape)
     num_blocks = 2**32 // per_block + 8

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paged_conformance.marks import layer, requires
 from paged_conformance.oracles.attention import merge, rope_table, rotate
-from paged_conformance.oracles.scene import Output, Scene, Span, assert_same, element_types, plain_need
+from paged_conformance.oracles.scene import Output, Scene, Span, assert_same, cache_types, cached_need, plain_need
 from paged_core.api.batch import Batch
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def test_two_halves_of_a_context_merge_to_the_whole(attn: Candidate, num_blocks:
 @requires("fused_rope")
 @pytest.mark.parametrize("rotary_dim", [64, 32, 2])
 def test_fused_rotation_equals_rotating_first(attn: Candidate, rotary_dim: int) -> None:
-    for element in element_types(attn):
-        plain = replace(plain_need(attn), dtype=element.dtype, kv_dtype=element.dtype)
+    for element in cache_types(attn):
+        plain = cached_need(attn, element)
         need = replace(plain, required=frozenset({"fused_rope"}))
         fused = Scene(attn.create(need), need, [1, 15, 40, 70])
         fused.rotary_dim = rotary_dim

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from paged_conformance.cases import ELEMENT_TYPES, ElementType
+from paged_conformance.cases import CACHE_TYPES, ElementType
 from paged_conformance.marks import layer, requires
-from paged_conformance.oracles.scene import Scene, assert_same, plain_need
+from paged_conformance.oracles.scene import Scene, assert_same, cached_need, plain_need
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,9 +32,9 @@ def changed_blocks(scene: Scene, before: Tensor) -> list[int]:
     return torch.nonzero((scene.bits() != before).any(1)).flatten().tolist()
 
 
-@pytest.mark.parametrize("element", ELEMENT_TYPES, ids=lambda element: element.capability)
+@pytest.mark.parametrize("element", CACHE_TYPES, ids=lambda element: element.capability)
 def test_nan_in_slots_nobody_owns_does_not_spread(attn: Candidate, element: ElementType) -> None:
-    need = replace(plain_need(attn), dtype=element.dtype, kv_dtype=element.dtype)
+    need = cached_need(attn, element)
     if not attn.has(element.capability):
         assert not attn.fit(need).ok, f"contract: {attn.name} accepts {element.dtype} without declaring it"
         return

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from paged_core.api.attention import Attention
 
 _DTYPES = ("float32", "bfloat16", "float16")
+_KV_DTYPES = (*_DTYPES, "uint8")
 _MAX_BLOCK_SIZE = 256
 
 
@@ -24,15 +25,18 @@ class TorchAttentionProvider(Provider[AttentionNeed, "Attention"]):
     priority = 0
     summary = "plain torch reference, any device: right before fast"
     capabilities = frozenset(
-        {"sliding_window", "softcap", "lse", "batch_invariant", "fp32", "bf16", "fp16", "swap"},
+        {"sliding_window", "softcap", "lse", "batch_invariant", "fp32", "bf16", "fp16", "u8", "swap"},
     )
 
     def probe(self, need: AttentionNeed) -> Fit:
-        """Fits every device, head size and window; element types float32, bfloat16, float16; blocks of 1 to 256."""
+        """Fits every device, head size and window; float32, bfloat16, float16, caches of uint8; blocks of 1 to 256."""
         reasons = self.missing_capabilities(need.required)
-        for label, dtype in (("activations", need.dtype), ("keys and values", need.kv_dtype)):
-            if dtype not in _DTYPES:
-                reasons.append(f"attn_torch does not handle {label} of type {dtype}, only {', '.join(_DTYPES)}")
+        for label, dtype, known in (
+            ("activations", need.dtype, _DTYPES),
+            ("keys and values", need.kv_dtype, _KV_DTYPES),
+        ):
+            if dtype not in known:
+                reasons.append(f"attn_torch does not handle {label} of type {dtype}, only {', '.join(known)}")
         if not 1 <= need.block_size <= _MAX_BLOCK_SIZE:
             reasons.append(f"block size {need.block_size} is outside 1..{_MAX_BLOCK_SIZE}")
         if need.num_kv_heads < 1 or need.num_heads % need.num_kv_heads:

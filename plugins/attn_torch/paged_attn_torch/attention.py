@@ -1,6 +1,7 @@
 """TorchAttention: write by slot, gather by block table, softmax in float32.
 
-Cache of a layer: [2, blocks, block_size, kv_heads, head_dim]; index 0 holds keys, 1 values.
+Cache of a layer: [2, blocks, block_size, kv_heads, head_dim]; index 0 holds keys, 1 values. In a cache of uint8 the
+last axis is longer (codes.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paged_attn_torch.codes import ROW_BYTES, decode, encode
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
 
 if TYPE_CHECKING:
@@ -54,13 +56,15 @@ class TorchAttention(Attention):
         self._need = need
         self._device = torch.device(need.device)
         self._returns_lse = "lse" in need.required
+        self._kv_dtype: torch.dtype = getattr(torch, need.kv_dtype)
+        self._in_codes = self._kv_dtype == torch.uint8
 
     def layout(self, num_blocks: int) -> KVLayout:
-        """[2, blocks, block_size, kv_heads, head_dim]."""
+        """[2, blocks, block_size, kv_heads, head_dim], or codes and what scales them in the last axis."""
         need = self._need
-        shape = (2, num_blocks, need.block_size, need.num_kv_heads, need.head_dim)
-        element_bytes = getattr(torch, need.kv_dtype).itemsize
-        per_block = 2 * need.block_size * need.num_kv_heads * need.head_dim * element_bytes
+        width = need.head_dim + (ROW_BYTES if self._in_codes else 0)
+        shape = (2, num_blocks, need.block_size, need.num_kv_heads, width)
+        per_block = 2 * need.block_size * need.num_kv_heads * width * self._kv_dtype.itemsize
         return KVLayout(shape, need.kv_dtype, block_axis=1, bytes_per_block=per_block)
 
     def plan(self, batch: Batch) -> TorchPlan:
@@ -86,8 +90,8 @@ class TorchAttention(Attention):
         keys, values = kv.flatten(1, 2)  # each [slots, kv_heads, head_dim], a view
         if plan.written is not None:
             k, v = k[plan.written], v[plan.written]
-        keys[plan.slots] = (k / layer.k_scale if layer.k_scale != 1.0 else k).to(kv.dtype)
-        values[plan.slots] = (v / layer.v_scale if layer.v_scale != 1.0 else v).to(kv.dtype)
+        keys[plan.slots] = self._stored(k / layer.k_scale if layer.k_scale != 1.0 else k)
+        values[plan.slots] = self._stored(v / layer.v_scale if layer.v_scale != 1.0 else v)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32) if self._returns_lse else None
         for tile in plan.tiles:
             self._attend(layer, tile, q, (keys, values), out, lse)
@@ -126,8 +130,8 @@ class TorchAttention(Attention):
         group = need.num_heads // need.num_kv_heads
         oldest = 0 if layer.window is None else max(0, tile.first - layer.window + 1)
         key_slots = tile.key_slots[oldest:]
-        keys = cache[0][key_slots].float().permute(1, 2, 0)  # [kv_heads, head_dim, keys]
-        values = cache[1][key_slots].float().transpose(0, 1)  # [kv_heads, keys, head_dim]
+        keys = self._read(cache[0][key_slots]).permute(1, 2, 0)  # [kv_heads, head_dim, keys]
+        values = self._read(cache[1][key_slots]).transpose(0, 1)  # [kv_heads, keys, head_dim]
         # a copy of its own: products on a view could round by where it lies in memory
         rows = q[tile.begin : tile.end].to(torch.float32, copy=True)
         rows = rows.view(queries, need.num_kv_heads, group, need.head_dim).permute(1, 2, 0, 3)
@@ -142,6 +146,12 @@ class TorchAttention(Attention):
         out[tile.begin : tile.end] = attended.reshape(queries, need.num_heads, need.head_dim)
         if lse is not None:
             lse[tile.begin : tile.end] = logits.logsumexp(-1).permute(2, 0, 1).reshape(queries, need.num_heads)
+
+    def _stored(self, rows: Tensor) -> Tensor:
+        return encode(rows) if self._in_codes else rows.to(self._kv_dtype)
+
+    def _read(self, stored: Tensor) -> Tensor:
+        return decode(stored) if self._in_codes else stored.float()
 
     def _hidden(self, layer: AttentionLayer, first: int, oldest: int, context: int) -> Tensor:
         """Which keys a query may not see, bool [queries, keys]: later ones, and those its window has left behind."""
