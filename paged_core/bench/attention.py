@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,25 +11,29 @@ import torch
 
 from paged_core.api.attention import AttentionLayer, AttentionNeed
 from paged_core.api.batch import Batch
-from paged_core.bench.report import Column, Table
-from paged_core.bench.timing import measure
+from paged_core.bench.timing import alternate, measure
 from paged_core.engine.hardware import cpu_has_bf16, kv_bytes
+from paged_core.model.memory import prefer_huge_pages
 from paged_core.settings import cache_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
-    from paged_core.api.attention import Attention, KVLayout
-    from paged_core.bench.peaks import Peaks
+    from paged_core.api.attention import Attention
     from paged_core.bench.timing import Measurement
     from paged_core.plugins import Plugins
 
 ROTATION = 128 << 20
 """Bytes of keys and values that layers take turns with, so that a call finds its own in memory."""
+KV_DTYPES = {"bf16": "bfloat16", "fp32": "float32", "u8": "uint8"}
+"""Element types of keys and values that are measured unless others are asked for, by the capability that stands for
+each."""
 _LEAST_SAMPLE_S = 5e-3
 _MOST_LAYERS = 512
+_FILLED_AT_ONCE = 256  # blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +75,9 @@ class Case:
 
 
 LLAMA_8B, SMOLLM2 = Heads(32, 8, 128), Heads(9, 3, 64)
+GOAL_CASE = Case(LLAMA_8B, 32, 1024)
 DECODES = (
-    Case(LLAMA_8B, 32, 1024),
+    GOAL_CASE,
     *(Case(SMOLLM2, num, context) for num in (1, 16, 64) for context in (128, 512, 1024, 2048, 4096)),
 )
 PREFILLS = tuple(Case(heads, 1, length, length) for heads in (SMOLLM2, LLAMA_8B) for length in (512, 2048))
@@ -80,17 +86,20 @@ QUICK = (Case(SMOLLM2, 2, 64), Case(SMOLLM2, 1, 64, 64))
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which plugin (a name, or auto), block size, element types of the KV cache, and how to measure."""
+    """Which plugin (a name, or auto), block size, element types of the KV cache, and how to measure.
+
+    No types: those of `KV_DTYPES` that the plugin declares.
+    """
 
     plugin: str = "auto"
     block_size: int = 16
-    kv_dtypes: tuple[str, ...] = ("bfloat16", "float32")
+    kv_dtypes: tuple[str, ...] = ()
     rounds: int = 5
     clock: str = "wall"
 
 
 def activations(kv_dtype: str) -> str:
-    """Element type of the queries beside a cache of this one: its own, or the processor's own for codes."""
+    """Element type of queries, new keys and values beside such a cache: its own, or the processor's beside codes."""
     if kv_dtype != "uint8":
         return kv_dtype
     return "bfloat16" if cpu_has_bf16() else "float32"
@@ -100,35 +109,43 @@ def batch_of(case: Case, block_size: int) -> Batch:
     """The step as attention sees it: every sequence has blocks of its own, scattered over the pool."""
     width = -(-case.context // block_size)
     ids = np.random.default_rng(0).permutation(case.sequences * width)
-    tables = ids.astype(np.int32).reshape(case.sequences, width)
-    new = np.arange(case.context - case.new, case.context, dtype=np.int32)
-    block, offset = np.divmod(new, block_size)
+    return _steps(ids.astype(np.int32).reshape(case.sequences, width), case.context, case.new, block_size)
+
+
+def _steps(tables: NDArray[np.int32], context: int, new: int, block_size: int) -> Batch:
+    """A step of equal sequences, a row of `tables` each, that compute the last `new` of `context` tokens."""
+    num = len(tables)
+    positions = np.arange(context - new, context, dtype=np.int32)
+    block, offset = np.divmod(positions, block_size)
     return Batch(
-        num_tokens=case.sequences * case.new,
-        num_seqs=case.sequences,
-        query_start=np.arange(case.sequences + 1, dtype=np.int32) * case.new,
-        seq_lens=np.full(case.sequences, case.context, dtype=np.int32),
-        rows=np.arange(case.sequences, dtype=np.int32),
+        num_tokens=num * new,
+        num_seqs=num,
+        query_start=np.arange(num + 1, dtype=np.int32) * new,
+        seq_lens=np.full(num, context, dtype=np.int32),
+        rows=np.arange(num, dtype=np.int32),
         tables=tables,
-        positions=np.tile(new, case.sequences),
+        positions=np.tile(positions, num),
         slots=(tables[:, block].astype(np.int64) * block_size + offset).ravel(),
     )
 
 
 class Layers:
-    """One plugin's backend and one case, with caches of so many layers that they do not fit a cache of the machine."""
+    """One plugin's backend and one case, with caches of so many layers that they do not fit a cache of the machine.
 
-    def __init__(self, backend: Attention, case: Case, block_size: int, dtype: str) -> None:
-        batch, element = batch_of(case, block_size), getattr(torch, dtype)
-        layout = backend.layout(batch.tables.size)
-        count = min(_MOST_LAYERS, -(-ROTATION // (layout.bytes_per_block * batch.tables.size)))
-        content = _noise(layout)
-        self.caches = [content.clone() for _ in range(count)]
-        self._backend, self._plan = backend, backend.plan(batch)
-        heads = case.heads
-        shapes = [(batch.num_tokens, num, heads.size) for num in (heads.query, heads.kv, heads.kv)]
-        q, k, v = (torch.randn(shape).to(element) for shape in shapes)
-        self.inputs = (q, k, v)
+    Raises what selecting a plugin raises when none fits.
+    """
+
+    def __init__(self, plugins: Plugins, case: Case, kv_dtype: str, choice: Choice) -> None:
+        batch, heads = batch_of(case, choice.block_size), case.heads
+        need = _need(heads, kv_dtype, choice.block_size)
+        need = replace(need, max_len=case.context, max_rows=case.sequences, token_budget=batch.num_tokens)
+        self.plugin = plugins.select("attn", choice.plugin, need).provider.name
+        self._backend: Attention = plugins.create("attn", self.plugin, need)
+        first = _filled(plugins, self.plugin, need, batch.tables.size)
+        count = min(_MOST_LAYERS, -(-ROTATION // (first.numel() * first.element_size())))
+        self.caches = [first, *(_pool(first.shape, first.dtype).copy_(first) for _ in range(count - 1))]
+        self._plan = self._backend.plan(batch)
+        self.inputs = _drawn(batch.num_tokens, heads, need.dtype)
         self._out = torch.empty_like(self.inputs[0])
         self._layer = AttentionLayer(0, heads.size**-0.5)
 
@@ -139,79 +156,82 @@ class Layers:
         return self._out
 
 
-def _noise(layout: KVLayout) -> Tensor:
-    """Content of a cache. Of bytes, any four are a float32 between 1e-19 and 1: they may scale the others."""
-    if layout.dtype == "uint8":
-        return torch.randint(32, 64, layout.shape, dtype=torch.uint8)
-    return torch.randn(layout.shape).to(getattr(torch, layout.dtype))
-
-
-@torch.inference_mode()
-def read(plugins: Plugins, case: Case, kv_dtype: str, choice: Choice) -> tuple[str, Measurement]:
-    """The plugin's name, and seconds a layer. `activations` says which element type the queries have.
-
-    Raises what selecting a plugin raises when none fits.
-    """
-    heads, dtype = case.heads, activations(kv_dtype)
-    need = AttentionNeed(
+def _need(heads: Heads, kv_dtype: str, block_size: int) -> AttentionNeed:
+    return AttentionNeed(
         device="cpu",
-        dtype=dtype,
+        dtype=activations(kv_dtype),
         kv_dtype=kv_dtype,
         num_heads=heads.query,
         num_kv_heads=heads.kv,
         head_dim=heads.size,
-        block_size=choice.block_size,
-        max_len=case.context,
-        max_rows=case.sequences,
-        token_budget=case.sequences * case.new,
+        block_size=block_size,
         cache_dir=str(cache_dir()),
     )
-    name = plugins.select("attn", choice.plugin, need).provider.name
-    layers = Layers(plugins.create("attn", name, need), case, choice.block_size, dtype)
-    once = measure(layers.run, 1, clock=choice.clock).median
-    sweeps = max(1, min(100, round(_LEAST_SAMPLE_S / max(once, 1e-6))))
-    seconds = measure(lambda: [layers.run() for _ in range(sweeps)], choice.rounds, warmups=0, clock=choice.clock)
-    return name, seconds.each(sweeps * len(layers.caches))
 
 
-def attention_tables(
-    plugins: Plugins, cases: Iterable[Case], choice: Choice, peaks: Peaks, say: Callable[[str], None]
-) -> list[Table]:
-    """Decodes by the bytes they read, prefills by the operations they do; both as a share of the floor."""
-    lead = (
-        Column("sequences", "sequences", ","),
-        Column("context", "context", ","),
-        Column("heads", "heads"),
-        Column("kv_dtype", "KV"),
-        Column("us", "us / layer", ",.0f"),
+def _drawn(num_tokens: int, heads: Heads, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of so many tokens."""
+    shapes = [(num_tokens, num, heads.size) for num in (heads.query, heads.kv, heads.kv)]
+    q, k, v = (torch.randn(shape).to(getattr(torch, dtype)) for shape in shapes)
+    return q, k, v
+
+
+def _pool(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """An empty cache, on pages as the executor's."""
+    cache = torch.empty(tuple(shape), dtype=dtype)
+    prefer_huge_pages(cache)
+    return cache
+
+
+def _filled(plugins: Plugins, plugin: str, need: AttentionNeed, num_blocks: int) -> Tensor:
+    """One layer's cache, written by the plugin itself: how it stores keys and values is its own affair.
+
+    Every block is the whole of a sequence, so that writing it costs next to no attention.
+    """
+    size, most = need.block_size, min(_FILLED_AT_ONCE, num_blocks)
+    heads = Heads(need.num_heads, need.num_kv_heads, need.head_dim)
+    backend: Attention = plugins.create(
+        "attn", plugin, replace(need, max_len=size, max_rows=most, token_budget=most * size)
     )
-    read_rate, rate = Column("kv_gb_per_s", "KV GB/s", ".1f"), Column("gop_per_s", "Gop/s", ".0f")
-    tail = (
-        Column("read_share", "of read peak", ".0%"),
-        Column("share", "of floor", ".0%"),
-        Column("spread", "spread", ".0%"),
-        Column("plugin", "plugin"),
-    )
-    tables = {kind: Table(f"Attention, {kind}", (*lead, read_rate, rate, *tail)) for kind in ("decode", "prefill")}
-    for case in cases:
-        for kv_dtype in choice.kv_dtypes:
-            say(f"{case.kind}, {case.sequences} x {case.context}, {case.heads}, {kv_dtype}")
-            name, seconds = read(plugins, case, kv_dtype, choice)
-            taken, num_bytes = seconds.median, case.kv_bytes(kv_dtype)
-            read_s = num_bytes / peaks.read_bytes
-            floor = max(read_s, case.ops / peaks.rate(activations(kv_dtype)))
-            row = (case.sequences, case.context, str(case.heads), kv_dtype, taken * 1e6, num_bytes / taken / 1e9)
-            tables[case.kind].add(*row, case.ops / taken / 1e9, read_s / taken, floor / taken, seconds.spread, name)
-    found = [table for table in tables.values() if table.rows]
-    for table in found:
-        table.notes += _notes(choice)
-    return found
+    layout = backend.layout(num_blocks)
+    cache = _pool(layout.shape, getattr(torch, layout.dtype))
+    for begin in range(0, num_blocks, most):
+        blocks = np.arange(begin, min(begin + most, num_blocks), dtype=np.int32)
+        batch = _steps(blocks[:, None], size, size, size)
+        q, k, v = _drawn(batch.num_tokens, heads, need.dtype)
+        backend.forward(AttentionLayer(0, 1.0), q, k, v, cache, backend.plan(batch), torch.empty_like(q))
+    return cache
 
 
-def _notes(choice: Choice) -> Sequence[str]:
-    return (
-        f"Medians of {choice.rounds} rounds, {choice.clock} time; blocks of {choice.block_size}, scattered.",
-        f"Layers take turns over {ROTATION >> 20} MiB of keys and values. Floor: those of one layer read once at the",
-        "peak of reading, or both products at the peak of the queries' element type, whichever takes longer.",
-        "Beside a cache of uint8, queries are bfloat16 where the processor has it; its bytes include steps and minima.",
-    )
+@torch.inference_mode()
+def read(plugins: Plugins, case: Case, kv_dtypes: Sequence[str], choice: Choice) -> dict[str, tuple[str, Measurement]]:
+    """By element type of the cache, the plugin's name and seconds a layer; types take turns.
+
+    Raises what selecting a plugin raises when none fits.
+    """
+    field = {kv_dtype: Layers(plugins, case, kv_dtype, choice) for kv_dtype in kv_dtypes}
+    once = {name: measure(layers.run, 1, clock=choice.clock).median for name, layers in field.items()}
+    sweeps = {name: max(1, min(100, round(_LEAST_SAMPLE_S / max(s, 1e-6)))) for name, s in once.items()}
+    actions = {name: partial(_sweep, layers, sweeps[name]) for name, layers in field.items()}
+    seconds = alternate(actions, choice.rounds, clock=choice.clock)
+    return {
+        name: (layers.plugin, seconds[name].each(sweeps[name] * len(layers.caches))) for name, layers in field.items()
+    }
+
+
+def _sweep(layers: Layers, count: int) -> None:
+    for _ in range(count):
+        layers.run()
+
+
+def declared(plugins: Plugins, heads: Heads, choice: Choice) -> tuple[Choice, tuple[str, ...]]:
+    """The choice with its plugin by name, and the types to measure: what was asked for, or what it declares.
+
+    `auto` is what an engine in bfloat16 would take, so that all types are measured on one plugin.
+    """
+    if choice.kv_dtypes:
+        return choice, choice.kv_dtypes
+    need = _need(heads, KV_DTYPES["bf16"], choice.block_size)
+    provider = plugins.select("attn", choice.plugin, need).provider
+    found = tuple(dtype for capability, dtype in KV_DTYPES.items() if capability in provider.capabilities)
+    return replace(choice, plugin=provider.name), found

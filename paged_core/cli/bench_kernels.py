@@ -33,6 +33,7 @@ _ATTENTION_HELP = """An attention plugin alone: decode and prefill through block
 this machine's peaks.
 """
 _DTYPES = ("bfloat16", "float32")
+_KV_DTYPES = (*_DTYPES, "float16", "uint8")
 _MODELS = ("smollm2", "llama")
 
 
@@ -52,16 +53,16 @@ def _linear(parameters: Mapping[str, Any]) -> None:
 
 def _attention(parameters: Mapping[str, Any]) -> None:
     from paged_core.bench import attention
+    from paged_core.bench.attention_table import attention_tables
     from paged_core.plugins import bootstrap
     from paged_core.settings import Settings
 
     settings = Settings.load(attn=parameters["attn"], block_size=parameters["block_size"])
     peaks = _peaks(parameters)
-    kv_dtypes = parameters["kv_dtype"] or _DTYPES
     rounds, clock = num_rounds(parameters), parameters["clock"]
-    choice = attention.Choice(settings.attn, settings.block_size, kv_dtypes, rounds, clock)
+    choice = attention.Choice(settings.attn, settings.block_size, parameters["kv_dtype"], rounds, clock)
     cases = attention.QUICK if parameters["quick"] else (*attention.DECODES, *attention.PREFILLS)
-    tables = attention.attention_tables(bootstrap(settings), cases, choice, peaks, note)
+    tables = attention_tables(bootstrap(settings), cases, choice, peaks, note)
     _report("bench attention", tables, peaks, parameters)
 
 
@@ -103,7 +104,13 @@ def linear_command() -> Command:
             type=click.IntRange(1),
             help="Rows of the input. Repeatable. Default: 1, 4, 16, 64 and 256.",
         ),
-        _dtype_option("--dtype", "Element type of inputs and outputs"),
+        Option(
+            ["--dtype"],
+            section=BENCH,
+            multiple=True,
+            type=click.Choice(_DTYPES),
+            help="Element type of inputs and outputs. Repeatable. Default: bfloat16 and float32.",
+        ),
         rounds_option(),
         clock_option(),
         threads_option(),
@@ -118,14 +125,16 @@ def attention_command() -> Command:
         Option(
             ["--block-size"], section=BENCH, type=click.IntRange(1), help="Token slots of one KV block. Default: 16."
         ),
-        _dtype_option("--kv-dtype", "Element type of the KV cache, and of the queries"),
+        Option(
+            ["--kv-dtype"],
+            section=BENCH,
+            multiple=True,
+            type=click.Choice(_KV_DTYPES),
+            help="Element type of the KV cache; but for uint8 also of the queries. Repeatable. Default: bfloat16, "
+            "float32 and uint8, those that the plugin has.",
+        ),
         rounds_option(),
         clock_option(),
         threads_option(),
     ]
     return benchmark("attention", _attention, options, _ATTENTION_HELP)
-
-
-def _dtype_option(flag: str, text: str) -> Option:
-    full = f"{text}. Repeatable. Default: bfloat16 and float32."
-    return Option([flag], section=BENCH, multiple=True, type=click.Choice(_DTYPES), help=full)

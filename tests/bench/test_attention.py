@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from paged_core.api.attention import AttentionNeed
-from paged_core.bench.attention import Case, Choice, Heads, Layers, attention_tables, batch_of
+from paged_core.bench.attention import GOAL_CASE, KV_DTYPES, Case, Choice, Heads, Layers, batch_of, declared
+from paged_core.bench.attention_table import attention_tables, goals_tables
 from paged_core.bench.peaks import Peaks
 from paged_core.errors import UnknownPluginError
 from paged_core.plugins import bootstrap
@@ -39,16 +39,34 @@ def test_bytes_and_operations_of_a_case() -> None:
     assert Case(HEADS, 1, 4, 2).ops == (3 + 4) * 4 * 4 * 16
 
 
+def test_bytes_of_codes_include_step_and_minimum_of_each_row() -> None:
+    assert Case(HEADS, 3, 10).kv_bytes("uint8") == 3 * 10 * 2 * 2 * (16 + 8)
+
+
 def test_what_is_timed_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paged_core.bench.attention.ROTATION", 1 << 14)
-    case, plugins = Case(HEADS, 1, 8, 8), bootstrap(Settings.load())
-    need = AttentionNeed("cpu", "float32", "float32", HEADS.query, HEADS.kv, HEADS.size, 8)
-    layers = Layers(plugins.create("attn", "attn_torch", need), case, 8, "float32")
+    case = Case(HEADS, 1, 8, 8)
+    layers = Layers(bootstrap(Settings.load()), case, "float32", Choice("torch", 8))
+    assert layers.plugin == "attn_torch"
     assert len(layers.caches) == (1 << 14) // (8 * 2 * 2 * 16 * 4)
     q, k, v = layers.inputs
     wide_k, wide_v = (each.repeat_interleave(HEADS.query // HEADS.kv, 1).transpose(0, 1) for each in (k, v))
     wanted = torch.nn.functional.scaled_dot_product_attention(q.transpose(0, 1), wide_k, wide_v, is_causal=True)
     torch.testing.assert_close(layers.run(), wanted.transpose(0, 1), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "uint8"])
+def test_a_decode_attends_to_sound_keys_and_values_whatever_their_form(
+    monkeypatch: pytest.MonkeyPatch, kv_dtype: str
+) -> None:
+    monkeypatch.setattr("paged_core.bench.attention.ROTATION", 1 << 14)
+    monkeypatch.setattr("paged_core.bench.attention._FILLED_AT_ONCE", 2)
+    layers = Layers(bootstrap(Settings.load()), Case(HEADS, 3, 20), kv_dtype, Choice("torch", 8))
+    out = layers.run().float()
+    assert out.isfinite().all()
+    assert 0.05 < out.std() < 1  # means of 20 normal values, not garbage and not zeros
+    first = layers.caches[0].float()
+    assert all(torch.equal(first, cache.float()) for cache in layers.caches[1:])
 
 
 def test_decodes_and_prefills_have_a_table_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +79,27 @@ def test_decodes_and_prefills_have_a_table_each(monkeypatch: pytest.MonkeyPatch)
     assert row["read_share"] == pytest.approx(cases[0].kv_bytes("float32") / 1e9 / (row["us"] / 1e6))
     assert row["share"] >= row["read_share"]
     assert len(prefill.rows) == 1
+
+
+def test_types_that_the_plugin_declares_are_measured_unless_others_are_asked_for() -> None:
+    plugins = bootstrap(Settings.load())
+    found, kv_dtypes = declared(plugins, HEADS, Choice("auto", 8))
+    (capabilities,) = (one.provider.capabilities for one in plugins.of_kind("attn") if one.name == found.plugin)
+    assert found.plugin.startswith("attn_")
+    assert kv_dtypes == tuple(dtype for name, dtype in KV_DTYPES.items() if name in capabilities)
+    assert {"bfloat16", "float32"} <= set(kv_dtypes)
+    asked = Choice("auto", 8, ("float16",))
+    assert declared(plugins, HEADS, asked) == (asked, ("float16",))
+
+
+def test_goals_stand_beside_share_of_bandwidth_and_gain_of_codes() -> None:
+    read_s = GOAL_CASE.kv_bytes("bfloat16") / PEAKS.read_bytes
+    (table,) = goals_tables({"bfloat16": read_s / 0.8, "uint8": read_s / 0.8 / 1.5, "float32": 1.0}, PEAKS)
+    rows = table.as_json()["rows"]
+    assert [row["value"] for row in rows] == pytest.approx([0.8, 1.5])
+    assert [(row["goal"], row["verdict"]) for row in rows] == [(0.75, "met"), (1.6, "missed")]
+    assert len(goals_tables({"bfloat16": read_s}, PEAKS)[0].rows) == 1
+    assert goals_tables({"float32": 1.0}, PEAKS) == []
 
 
 def test_a_plugin_that_does_not_exist_is_refused() -> None:
