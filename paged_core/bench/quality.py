@@ -1,4 +1,4 @@
-"""`bench quality`: what narrower weights cost, on real text: perplexity, best tokens, and greedy answers.
+"""`bench quality`: what narrower weights, keys and values cost, on real text: perplexity, best tokens, greedy answers.
 
 Every precision reads the same windows of text and answers the same questions; float32 is what the others are held
 against. A window begins without context, and its first token is given, not predicted.
@@ -49,12 +49,18 @@ class Precision:
 
 
 def precisions() -> tuple[Precision, ...]:
-    """float32 first, bfloat16, and int8 weights with the activations that `auto` would take on this processor."""
+    """float32 first, bfloat16, and int8 weights with the activations that `auto` would take on this processor.
+
+    Keys and values have the type of the activations, or are uint8 where the name says so.
+    """
     activations = "bfloat16" if cpu_has_bf16() else "float32"
+    int8, codes = {"dtype": activations, "quantization": "int8"}, {"kv_dtype": "uint8"}
     return (
         Precision("float32", {"dtype": "float32"}),
+        Precision("float32, KV uint8", {"dtype": "float32", **codes}),
         Precision("bfloat16", {"dtype": "bfloat16"}),
-        Precision(f"int8, {activations} activations", {"dtype": activations, "quantization": "int8"}),
+        Precision(f"int8, {activations} activations", int8),
+        Precision(f"int8, {activations} activations, KV uint8", int8 | codes),
     )
 
 
@@ -124,7 +130,7 @@ def quality_tables(
     scores, facts = dict[str, Scores](), dict[str, Any]()
     for precision in precisions():
         say(precision.name)
-        with LLM(**(dict(settings, prefix_cache=False) | dict(precision.settings))) as llm:
+        with LLM(**(dict(settings, prefix_cache=False, kv_dtype="auto") | dict(precision.settings))) as llm:
             scores[precision.name] = score(llm, texts, size)
             facts |= {"model": llm.engine.facts.model, "plugins": " ".join(llm.engine.facts.plugins.values())}
     return [_perplexity_table(scores, size), _answers_table(scores, size)], facts
@@ -151,7 +157,7 @@ def _perplexity_table(scores: Mapping[str, Scores], size: Size) -> Table:
             table.add(*row, float(same), float(drift))
     table.notes += [
         f"Windows of {size.window} tokens without context before them, at most {size.text_tokens:,} tokens of a text.",
-        "The KV cache has the element type of the activations.",
+        "The KV cache has the element type of the activations unless the name says uint8.",
     ]
     return table
 

@@ -1,4 +1,4 @@
-"""`paged-core bench quality`: what narrower weights cost on real text."""
+"""`paged-core bench quality`: what narrower weights, keys and values cost on real text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from paged_core.cli.command import Command
 
-_HELP = (
-    """What bfloat16 and int8 weights cost against float32: perplexity of real text, and greedy answers that change."""
-)
+_HELP = """What bfloat16 and int8 weights and a KV cache of uint8 cost against float32: perplexity of real text, and
+greedy answers that change.
+"""
 
 
 def _quality(parameters: Mapping[str, Any]) -> None:
@@ -32,4 +32,6 @@ def _quality(parameters: Mapping[str, Any]) -> None:
 def quality_command() -> Command:
     """`bench quality`."""
     data = data_option("Texts and questions; docs/cli.md lists the files.")
-    return benchmark("quality", _quality, [data, *engine_options(frozenset({"dtype", "quantization"}))], _HELP)
+    return benchmark(
+        "quality", _quality, [data, *engine_options(frozenset({"dtype", "kv_dtype", "quantization"}))], _HELP
+    )

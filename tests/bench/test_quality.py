@@ -65,10 +65,11 @@ def test_float32_agrees_with_itself_and_the_others_are_held_against_it(model: Pa
     (perplexity, answers), facts = quality_tables(settings, TEXTS, SIZE, lambda line: None)
     names = [precision.name for precision in precisions()]
     assert [row["weights"] for row in rows(perplexity)] == names
-    first, _, int8 = rows(perplexity)
+    first, codes, _, int8, _ = rows(perplexity)
     assert (first["over_float32"], first["same_best"], first["drift"]) == (0.0, 1.0, 0.0)
     assert isinstance(int8["drift"], float)
-    assert 0 < int8["drift"] < 1
+    assert isinstance(codes["drift"], float)
+    assert 0 < codes["drift"] < int8["drift"] < 1
     assert [(row["weights"], row["prompts"]) for row in rows(answers)] == [(name, 2) for name in names[1:]]
     assert facts["model"] == str(model)
 
@@ -79,7 +80,9 @@ def test_agreement_counts_tokens_before_a_difference(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         "paged_core.bench.quality.score", lambda *_: Scores(logprobs, {"a": np.array([1])}, next(answers))
     )
-    (_, table), _ = quality_tables({"model": str(model), "kv_memory": "4MiB"}, TEXTS, SIZE, lambda line: None)
-    bfloat16, int8 = rows(table)
-    assert (bfloat16["same"], bfloat16["same_share"], bfloat16["agreed"]) == (1, 0.5, 3.0)
-    assert (int8["same"], int8["same_share"], int8["agreed"]) == (0, 0.0, 0.5)
+    monkeypatch.setattr("paged_core.bench.quality.precisions", lambda three=precisions()[:3]: three)
+    settings = {"model": str(model), "kv_memory": "4MiB", "attn": "torch"}
+    (_, table), _ = quality_tables(settings, TEXTS, SIZE, lambda line: None)
+    second, third = rows(table)
+    assert (second["same"], second["same_share"], second["agreed"]) == (1, 0.5, 3.0)
+    assert (third["same"], third["same_share"], third["agreed"]) == (0, 0.0, 0.5)

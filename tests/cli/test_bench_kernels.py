@@ -113,5 +113,5 @@ def test_quality_needs_texts_or_the_sample(tmp_path: Path) -> None:
     result = bench("quality", "--quick", "--json", str(path), "--model", str(model), "--attn=torch", "--kv-memory=4MiB")
     assert result.exit_code == 0, result.stderr
     perplexity, answers = tables(path)
-    assert [row["text"] for row in perplexity] == ["sample"] * 3
-    assert len(answers) == 2
+    assert [row["text"] for row in perplexity] == ["sample"] * 5
+    assert len(answers) == 4

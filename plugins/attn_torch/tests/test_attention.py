@@ -299,6 +299,7 @@ def test_layout_states_its_bytes() -> None:
     [
         ({"dtype": "float64"}, "float64"),
         ({"kv_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
+        ({"dtype": "uint8"}, "activations of type uint8"),
         ({"block_size": 0}, "block size 0"),
         ({"block_size": 257}, "block size 257"),
         ({"num_kv_heads": 3}, "4 query heads cannot share 3"),

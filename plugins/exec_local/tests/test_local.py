@@ -6,6 +6,7 @@ import pytest
 
 from paged_core.api.executor import ExecutorNeed
 from paged_core.engine.assemble import assemble, load_settings
+from paged_core.engine.hardware import kv_bytes
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.spec import spec_from_hf
 from paged_core.testing.build import default_plugins
@@ -46,6 +47,16 @@ def test_capacity_counts_whole_blocks_over_all_layers():
     assert capacity.block_bytes == 2 * 2 * 2 * 16 * 4 * 4  # layers, K and V, kv heads, head_dim, slots, bytes
     assert capacity.num_blocks == (1 << 20) // capacity.block_bytes
     assert capacity.num_host_blocks == (1 << 19) // capacity.block_bytes
+
+
+def test_a_pool_of_codes_holds_more_blocks_and_counts_what_scales_them():
+    blocks = {
+        kv_dtype: default_plugins().create("executor", "exec_local", need(kv_dtype=kv_dtype)).capacity()
+        for kv_dtype in ("uint8", "bfloat16")
+    }
+    assert blocks["uint8"].block_bytes == 2 * 2 * 2 * (16 + 8) * 4  # step and minimum: 8 bytes a row
+    assert blocks["uint8"].block_bytes == 4 * need().spec.kv_bytes_per_token(*kv_bytes("uint8"))
+    assert blocks["uint8"].num_blocks == (1 << 20) // blocks["uint8"].block_bytes > blocks["bfloat16"].num_blocks
 
 
 def test_memory_below_one_block_is_a_clear_error():
