@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paged_core.bench.floor import replay
-from paged_core.bench.peers import OURS
+from paged_core.bench.peers import WEIGHTS
 from paged_core.bench.report import Column, Table, verdict
 from paged_core.bench.shapes import PREFIX
 from paged_core.bench.speed import LOWEST_ID, Bench, greedy
@@ -31,7 +31,7 @@ _PROMPT = 32
 class Choice:
     """Which widths and batch sizes, how many tokens each sequence decodes, how often, and the seed of its prompts."""
 
-    weights: tuple[str, ...] = tuple(OURS)
+    weights: tuple[str, ...] = tuple(WEIGHTS)
     batches: tuple[int, ...] = (1, 16)
     answer: int = 64
     rounds: int = 5
@@ -59,7 +59,7 @@ def batches_report(settings: Mapping[str, Any], choice: Choice, say: Callable[[s
     peaks: Peaks | None = None
     for name in choice.weights:
         say(f"loading {name} weights")
-        with Bench({**settings, **OURS[name]}, say, peaks) as bench:
+        with Bench({**settings, **WEIGHTS[name]}, say, peaks) as bench:
             peaks = bench.peaks
             for batch in choice.batches:
                 table.add(name, batch, *_row(bench, batch, choice))

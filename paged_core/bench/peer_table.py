@@ -60,13 +60,9 @@ _START = 16
 def tables(runs: Sequence[Runs]) -> list[Table]:
     """All tables of a contest. Those who failed are named under the first."""
     played = [one for one in runs if one.results]
-    mine = {one.contestant.precision: one for one in played if one.contestant.driver == "ours"}
-    pairs = [
-        (mine[peer.contestant.precision], peer)
-        for peer in played
-        if peer.contestant.driver != "ours" and peer.contestant.precision in mine
-    ]
-    own = list(mine.values())
+    own = [one for one in played if one.contestant.driver == "ours"]
+    peers = [one for one in played if one.contestant.driver != "ours"]
+    pairs = [(one, peer) for peer in peers for one in own if one.contestant.precision == peer.contestant.precision]
     return [engines_table(runs), ratios_table(pairs), floors_table(own), agreement_table(pairs), runs_table(played)]
 
 
@@ -126,6 +122,10 @@ def ratios_table(pairs: Sequence[tuple[Runs, Runs]]) -> Table:
         for own, peer in pairs:
             ratio, goal = work.gain(own, peer.median(work.key)), GOALS.get((work, peer.contestant.name))
             table.add(work.name, own.contestant.name, peer.contestant.name, ratio, goal, verdict(ratio, goal))
+    measured = {peer.contestant.name for _, peer in pairs}
+    open_goals = [f"{work.name}, {peer} ({goal:g})" for (work, peer), goal in GOALS.items() if peer not in measured]
+    if open_goals:
+        table.notes.append(f"Goals that nobody here was measured for: {'; '.join(open_goals)}.")
     return table
 
 

@@ -29,12 +29,21 @@ DRIVE = Path(__file__).with_name("drivers") / "drive.py"
 NOISE = 0.05
 """Share of the machine that others may use in a run that counts as quiet."""
 RUN_LIMIT_S = 1800
-OURS = {
+WEIGHTS: Mapping[str, Mapping[str, Any]] = {
     "bf16": {"dtype": "bfloat16", "quantization": "none"},
     "int8": {"dtype": "bfloat16", "quantization": "int8"},
 }
 """Settings of ours, by the precision of the weights."""
+OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **{name: (name, settings) for name, settings in WEIGHTS.items()},
+    "int8-u8": ("int8", {**WEIGHTS["int8"], "kv_dtype": "uint8"}),
+}
+"""Ways of ours to run: precision of the weights, and settings. int8-u8 keeps keys and values in 8 bits, as OpenVINO
+does."""
+REQUESTS, VOCABULARY = 64, 32_000
+"""Of the workload that is made up when none is given: how many, and ids below what every model at hand knows."""
 _SLOTS = 32
+_TOLD = 300  # characters of an engine's last words
 _EIGHT_BITS = re.compile(r"int8|q8", re.IGNORECASE)
 
 
@@ -55,10 +64,11 @@ class Contestant:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def ours(precision: str, settings: Mapping[str, Any]) -> Contestant:
-    """This engine with weights of `precision`; `settings` are those of `LLM`."""
-    chosen = {"kv_memory": "1GiB", **settings, **OURS[precision]}
-    return Contestant(f"paged-core {precision}", "ours", Path(sys.executable), precision, settings=chosen)
+def ours(way: str, settings: Mapping[str, Any]) -> Contestant:
+    """This engine in one of the ways of `OURS`; `settings` are those of `LLM`."""
+    precision, own = OURS[way]
+    chosen = {"kv_memory": "1GiB", **settings, **own}
+    return Contestant(f"paged-core {way}", "ours", Path(sys.executable), precision, settings=chosen)
 
 
 def openvino(value: str) -> Contestant:
@@ -86,15 +96,24 @@ def vllm(value: str, threads: int, *, bound: bool) -> Contestant:
     return Contestant(name, "vllm", python, "bf16", str(model), environment=environment)
 
 
-def check_workload(path: Path | None) -> Path:
+def check_workload(path: Path) -> Path:
     """The workload's file. ConfigError when there is none or it is something else."""
     from paged_core.bench.speed import read_workload
 
-    if path is None:
-        raise ConfigError('requests are needed: --workload FILE with {"requests": [{"prompt": [ids], "out": n}]}')
     if not read_workload(path).prompts:
         raise ConfigError(f"{path} has no requests")
     return path.absolute()
+
+
+def write_workload(path: Path, count: int, seed: int) -> Path:
+    """Make up `count` requests with the lengths of a chat service, the same for the same seed; returns `path`."""
+    from paged_core.bench.speed import mixed
+
+    made = mixed(count, VOCABULARY, seed)
+    pairs = zip(made.prompts, made.outputs, strict=True)
+    requests = [{"prompt": prompt, "out": output} for prompt, output in pairs]
+    path.write_text(json.dumps({"seed": seed, "requests": requests}))
+    return path
 
 
 def _pair(value: str, form: str) -> tuple[Path, Path]:
@@ -184,7 +203,7 @@ class Contest:
             code = _finish(command, changes, log)
             if code != 0 or not result.exists():
                 last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-                raise PeerError(f"{contestant.name} failed with code {code}: {last[0]}")
+                raise PeerError(f"{contestant.name} failed with code {code}: {last[0][:_TOLD]}")
             content: dict[str, Any] = json.loads(result.read_text())
             return content
 

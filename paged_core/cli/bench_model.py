@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paged_core.bench.peers import OURS
+from paged_core.bench.peers import WEIGHTS
 from paged_core.bench.shapes import PREFIX, SHAPES
 from paged_core.cli.bench_options import (
     BENCH,
@@ -75,7 +75,7 @@ def model_command() -> Command:
             ["--weights"],
             section=BENCH,
             multiple=True,
-            type=click.Choice(list(OURS)),
+            type=click.Choice(list(WEIGHTS)),
             help="Only weights of this width. Repeatable. Default: both.",
         ),
         rounds_option(),

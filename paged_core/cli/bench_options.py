@@ -66,9 +66,10 @@ def seed_option() -> click.Option:
     return Option(["--seed"], section=BENCH, type=click.INT, default=0, help=text)
 
 
-def rounds_option() -> click.Option:
+def rounds_option(default: int = 5) -> click.Option:
     """--rounds."""
-    return Option(["--rounds"], section=BENCH, type=click.IntRange(1), default=5, help="Measured rounds. Default: 5.")
+    text = f"Measured rounds. Default: {default}."
+    return Option(["--rounds"], section=BENCH, type=click.IntRange(1), default=default, help=text)
 
 
 def data_option(text: str = "Prompts and lengths; docs/cli.md lists the files.") -> click.Option:

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paged_core.bench import peer_table
-from paged_core.bench.peers import DRIVE, Contest, Contestant, Runs, check_workload, llamacpp, openvino, ours, vllm
+from paged_core.bench.peers import (
+    DRIVE,
+    VOCABULARY,
+    Contest,
+    Contestant,
+    Runs,
+    check_workload,
+    llamacpp,
+    openvino,
+    ours,
+    vllm,
+    write_workload,
+)
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -119,11 +131,42 @@ def test_ratios_stand_beside_their_goals_and_a_miss_is_a_miss() -> None:
     peer = runs("OpenVINO GenAI bf16", "bf16", outcome(12.5, first_s=0.13, decode_per_s=40.0))
     eight = runs("llama.cpp int8", "int8", outcome(12.5))
     found = peer_table.tables([own, peer, eight])[1].as_json()["rows"]
+    assert {row["peer"] for row in found} == {"OpenVINO GenAI bf16"}
     assert [(row["work"], row["ratio"], row["goal"], row["verdict"]) for row in found] == [
         ("all requests at once", 1.25, 1.3, "missed"),
         ("decode, one sequence", 2.0, None, None),
         ("prefill of 512 tokens", pytest.approx(1.3), 1.2, "met"),
     ]
+
+
+def test_both_our_ways_of_a_precision_stand_beside_its_peers() -> None:
+    plain = runs("paged-core int8", "int8", outcome(10), driver="ours")
+    codes = runs("paged-core int8-u8", "int8", outcome(8), driver="ours")
+    peer = runs("llama.cpp int8", "int8", outcome(32), driver="llamacpp")
+    found = peer_table.tables([plain, codes, peer])[1].as_json()["rows"]
+    assert [(row["ours"], row["ratio"], row["verdict"]) for row in found if row["work"] == peer_table.MIXED.name] == [
+        ("paged-core int8", 3.2, "met"),
+        ("paged-core int8-u8", 4.0, "met"),
+    ]
+
+
+def test_goals_without_a_peer_are_named() -> None:
+    own = runs("paged-core bf16", "bf16", outcome(), driver="ours")
+    peer = runs("OpenVINO GenAI bf16", "bf16", outcome())
+    (note,) = peer_table.tables([own, peer])[1].notes
+    assert "all requests at once, vLLM bf16, bound (1.4)" in note
+    assert "decode, one sequence, llama.cpp int8 (1)" in note
+    assert "OpenVINO GenAI bf16" not in note
+
+
+def test_every_goal_beside_a_peer_is_there() -> None:
+    wanted = {name: goal for (work, name), goal in peer_table.GOALS.items() if work is peer_table.MIXED}
+    assert wanted == {
+        "OpenVINO GenAI bf16": 1.3,
+        "vLLM bf16, bound": 1.4,
+        "OpenVINO GenAI int8": 1.4,
+        "llama.cpp int8": 3.0,
+    }
 
 
 def test_the_floor_is_a_share_whichever_way_the_figure_runs() -> None:
@@ -163,6 +206,8 @@ def test_ours_runs_in_this_python_with_the_precision_asked_for() -> None:
         "bfloat16",
     )
     assert one.settings["model"] == "m"
+    codes = ours("int8-u8", {})
+    assert (codes.precision, codes.settings["quantization"], codes.settings["kv_dtype"]) == ("int8", "int8", "uint8")
 
 
 @pytest.mark.parametrize(
@@ -174,13 +219,19 @@ def test_a_peer_that_is_not_there_is_refused(value: str, message: str) -> None:
 
 
 def test_a_missing_or_empty_workload_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--workload FILE"):
-        check_workload(None)
     with pytest.raises(ConfigError, match=r"none\.json"):
         check_workload(tmp_path / "none.json")
     (tmp_path / "empty.json").write_text('{"requests": []}')
     with pytest.raises(ConfigError, match="no requests"):
         check_workload(tmp_path / "empty.json")
+
+
+def test_a_workload_that_is_made_up_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    one, same, other = (write_workload(tmp_path / name, 5, seed) for name, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert one.read_text() == same.read_text() != other.read_text()
+    requests = json.loads(check_workload(one).read_text())["requests"]
+    assert len(requests) == 5
+    assert all(3 <= token < VOCABULARY for request in requests for token in request["prompt"])
 
 
 class Scripted:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
+from paged_core.bench.peers import Contest
 from paged_core.cli import main
 from paged_core.testing import tiny
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from click.testing import Result
+
+    from paged_core.bench.peers import Contestant, Runs
 
 PEER = """#!{python}
 import json, sys
@@ -61,15 +64,35 @@ def test_ours_runs_beside_a_peer(tmp_path: Path, workload: str, monkeypatch: pyt
     assert "| OpenVINO GenAI bf16 | fake 1 |" in (tmp_path / "x.md").read_text()
 
 
-def test_no_peer_or_no_workload_is_a_clear_error(workload: str) -> None:
+def test_no_peer_or_a_wrong_workload_is_a_clear_error(tmp_path: Path) -> None:
+    peer = ("--openvino", f"{sys.executable}:{tmp_path}")
     for arguments, message in (
-        (("--workload", workload), "no peer was named: --openvino"),
-        ((), "--workload FILE"),
-        (("--workload", "/none.json"), "/none.json"),
+        ((), "no peer was named: --openvino"),
+        ((*peer, "--workload", "/none.json"), "/none.json"),
     ):
         result = bench(*arguments)
         assert result.exit_code == 2
         assert message in result.stderr
+
+
+def test_two_rounds_of_a_workload_that_is_made_up_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int, list[str]]] = []
+
+    def play(self: Contest, contestants: list[Contestant], rounds: int) -> list[Runs]:
+        requests = json.loads(self.workload.read_text())["requests"]
+        seen.append((len(requests), rounds, [one.name for one in contestants]))
+        return []
+
+    monkeypatch.setattr(Contest, "play", play)
+    (tmp_path / "model-int8").mkdir()
+    peers = ("--openvino", f"{sys.executable}:{tmp_path}", "--openvino", f"{sys.executable}:{tmp_path}/model-int8")
+    ways = [word for way in ("bf16", "int8", "int8-u8") for word in ("--ours", way)]
+    assert bench(*peers).exit_code == 0
+    assert bench(*peers, *ways, "--quick").exit_code == 0
+    ours = ["paged-core bf16", "OpenVINO GenAI bf16", "paged-core int8", "OpenVINO GenAI int8"]
+    assert seen == [(64, 2, ours), (4, 1, [*ours[:3], "paged-core int8-u8", ours[3]])]
 
 
 def test_a_peer_that_fails_is_named_and_fails_the_command(tmp_path: Path, workload: str) -> None:
