@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paged_core.api.executor import Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 MOST_SPANS = 1_000_000
@@ -43,6 +43,12 @@ class Trace:
         for attribute, name in names.items():
             if (function := getattr(owner, attribute)) is not None:
                 setattr(owner, attribute, self.timed(function, name))
+
+    def add(self, names: Sequence[str], begins: Sequence[int]) -> None:
+        """Spans that follow each other: name i from begins[i] to begins[i + 1], in nanoseconds of `perf_counter_ns`."""
+        self._spans.extend(
+            Span(name, begin, end - begin) for name, begin, end in zip(names, begins[:-1], begins[1:], strict=True)
+        )
 
     def take(self) -> list[Span]:
         """The spans since the last call."""

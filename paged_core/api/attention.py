@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from paged_core.api.allocator import BlockCopy, SwapPair
@@ -94,6 +96,19 @@ class AttentionLayer:
     rope: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class NativeCalls:
+    """`Attention.forward` of several layers as machine code: call void(int64*) `function` with one argument a layer.
+
+    Any number of threads may call with a layer's argument at once: they share its work, each returns when there is
+    none left to take, and the layer is done when all have returned. Layers go in order, each once. Addresses hold until
+    the next `plan` or `native_calls`.
+    """
+
+    function: int
+    arguments: NDArray[np.int64]  # [layers], addresses
+
+
 class Attention(ABC):
     """One backend, bound to one need. Owns scratch memory; the cache tensors belong to the executor."""
 
@@ -114,6 +129,21 @@ class Attention(ABC):
         q, out [tokens, heads, head_dim]; k, v [tokens, kv_heads, head_dim]; possibly strided over the token axis.
         Returns log-sum-exp float32 [tokens, heads] when the need requires `lse`, else None.
         """
+
+    def native_calls(
+        self,
+        layers: Sequence[AttentionLayer],
+        qkv: tuple[Tensor, Tensor, Tensor],
+        caches: Sequence[Tensor],
+        plan: Any,
+        out: Tensor,
+    ) -> NativeCalls | None:
+        """What `forward(layer, *qkv, cache, plan, out)` does for each of the layers, to be called natively later.
+
+        So a whole step can run without Python between its operators. q, k, v and out are then filled and read by the
+        caller's own native code. None, the default: not offered.
+        """
+        return None
 
     @abstractmethod
     def copy_blocks(self, caches: Sequence[Tensor], copies: Sequence[BlockCopy]) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from paged_core.api.attention import AttentionLayer
+from paged_core.model.compiled import CompiledLayers, hinders
 from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Mlp, Norm, SelfAttention
+from paged_core.model.linear.native import NativeLinear
 from paged_core.model.moe import Mixture
 from paged_core.model.rope import rope_table
 from paged_core.model.store import WeightStore
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from paged_core.api.model import ModelSpec
     from paged_core.model.place import Place
     from paged_core.tracing import Trace
+
+
+log = logging.getLogger("paged_core.model")
 
 
 class Decoder:
@@ -53,7 +59,19 @@ class Decoder:
         # a tied head shares the embedding's values; packed for products they are a second copy
         head = self._embed if spec.tie_embeddings else store.take("head.weight")
         self._head = store.linears.make(head, store.take_if_any("head.bias"))
+        self._compiled = self._compile()
         self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
+
+    def _compile(self) -> CompiledLayers | None:
+        """All layers as one native call, where they are of that kind."""
+        reason = hinders(self._layers, self._norm)
+        if not reason:
+            assert self._norm is not None
+            assert self._fused is not None
+            log.info("layers run as one native call")
+            return CompiledLayers(self._layers, self._norm, self._fused, self._attention)
+        log.info("layers run operator by operator: %s", reason)
+        return None
 
     @staticmethod
     def load(
@@ -81,6 +99,8 @@ class Decoder:
         trace.watch(self, {"logits": "head", "embedded": "embed"})
         if self._fused is not None:
             trace.watch(self._fused, {"norm": "norm", "gate": "activation"})
+        if self._compiled is not None:
+            self._compiled.watch(trace)
         for layer in self._layers:
             layer.watch(trace)
 
@@ -92,6 +112,12 @@ class Decoder:
         """
         spec = self.spec
         x = self.embedded(token_ids, positions)
+        if self._compiled is not None:
+            hidden = self._compiled.forward(x, kv, plan)
+            if hidden is not None:
+                return hidden
+            log.info("layers run operator by operator: the attention backend offers no native calls")
+            self._compiled = None
         ropes = [] if self.fused_rope else self.rope_tables(positions)
         out = torch.empty((x.shape[0], spec.num_heads, spec.head_dim), dtype=self.dtype, device=self.device)
         step = LayerStep(self._attention, plan, ropes, out)
@@ -107,11 +133,12 @@ class Decoder:
         """[rows, hidden] -> float32 [rows, vocab]."""
         if self._project_out is not None:
             hidden = self._project_out(hidden)
-        logits = self._head(hidden).float()
-        if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
-            spoiled = hidden.isnan().any(dim=-1)
-            if spoiled.any():
-                logits[spoiled] = torch.nan
+        if isinstance(self._head, NativeLinear):
+            logits = self._head.wide(hidden)
+        else:
+            logits = self._head(hidden).float()
+            if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
+                logits[hidden.isnan().any(dim=-1)] = torch.nan
         cap = self.spec.logits_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, float32, int32
+from numba import carray, float32
 
-from paged_core.native.elements import claim, float_of, kernel, narrowed, pointer, summing_kernel, widened
+from paged_core.native.elements import claim, exp, kernel, narrowed, pointer, summing_kernel, widened
 
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
@@ -90,20 +90,3 @@ def gate_function(element: Any, sources: str) -> Any:
             item = claim(p[0], 1)
 
     return gate
-
-
-@kernel
-def exp(x: Any) -> Any:
-    """e**x in float32 to 2 ulp, without a call, so that loops vectorise (Cody and Waite 1980; Cephes' polynomial)."""
-    bounded = min(max(x, float32(-87.33654)), float32(88.72283))
-    turns = np.floor(bounded * float32(1.44269504) + float32(0.5))
-    rest = bounded - turns * float32(0.693359375) - turns * float32(-2.12194440e-4)
-    y = float32(1.9875691500e-4)
-    y = y * rest + float32(1.3981999507e-3)
-    y = y * rest + float32(8.3334519073e-3)
-    y = y * rest + float32(4.1665795894e-2)
-    y = y * rest + float32(1.6666665459e-1)
-    y = y * rest + float32(5.0000001201e-1)
-    y = y * rest * rest + rest + float32(1.0)
-    power = float_of(int32((int32(turns) + int32(127)) << int32(23)))
-    return y * power if x == x else x

@@ -46,31 +46,36 @@ class Norm:
     """
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
-        self._weight = store.take(f"{name}.weight")
+        self.weight = store.take(f"{name}.weight")
         self._bias = store.take_if_any(f"{name}.bias")
-        self._eps = spec.norm_eps
+        self.eps = spec.norm_eps
         self._is_rms = spec.norm == "rms"
         self._in_float32 = spec.norm_in_float32
         self._fused = store.fused if self._is_rms and not self._in_float32 else None
 
+    @property
+    def is_fused(self) -> bool:
+        """Whether a native kernel computes it."""
+        return self._fused is not None
+
     def add(self, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """x + delta [rows, size], which may take the place of `x`, and its norm."""
         if self._fused is not None and x.is_contiguous() and delta.is_contiguous():
-            return x, self._fused.norm(x, delta, self._weight, self._eps)
+            return x, self._fused.norm(x, delta, self.weight, self.eps)
         x = x + delta
         return x, self(x)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., size] -> [..., size], same dtype."""
         if self._fused is not None and x.dim() == 2 and x.is_contiguous():
-            return self._fused.norm(x, None, self._weight, self._eps)
+            return self._fused.norm(x, None, self.weight, self.eps)
         if not self._is_rms:
-            return functional.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
+            return functional.layer_norm(x, self.weight.shape, self.weight, self._bias, self.eps)
         wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         if self._in_float32:
-            return (wide * self._weight).to(x.dtype)
-        return self._weight * wide.to(x.dtype)
+            return (wide * self.weight).to(x.dtype)
+        return self.weight * wide.to(x.dtype)
 
 
 class FeedForward(Protocol):
@@ -86,53 +91,67 @@ class FeedForward(Protocol):
 class Mlp:
     """Dense feed-forward: down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate."""
 
-    PARTS: ClassVar[Mapping[str, str]] = {"_up": "gate_up", "_down": "down"}
+    PARTS: ClassVar[Mapping[str, str]] = {"gated": "gate_up", "_up": "gate_up", "down": "down"}
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str) -> None:
         self._is_gated = spec.gated_mlp
-        self._up = store.linear(f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
-        self._down = store.linear(f"{name}.down")
+        is_silu = spec.gated_mlp and spec.activation == "silu"
+        self.gated = store.gated_linear(f"{name}.gate_up") if is_silu else None  # the gate inside the product
+        self._up = None if self.gated else store.linear(f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
+        self.down = store.linear(f"{name}.down")
         self._activation = activation(spec.activation)
-        self._fused = store.fused if spec.gated_mlp and spec.activation == "silu" else None
+        self._fused = store.fused if is_silu else None
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
+        if self._up is None:
+            assert self.gated is not None
+            return self.down(self.gated(x))
         inner = self._up(x)
         if self._fused is not None:
-            return self._down(self._fused.gate(inner))
+            return self.down(self._fused.gate(inner))
         if self._is_gated:
             gate, up = inner.chunk(2, dim=-1)
-            return self._down(self._activation(gate) * up)
-        return self._down(self._activation(inner))
+            return self.down(self._activation(gate) * up)
+        return self.down(self._activation(inner))
 
 
 class SelfAttention:
     """Projections, head norms and rotation around an attention backend, which holds the keys and values."""
 
-    PARTS: ClassVar[Mapping[str, str]] = {"_qkv": "qkv", "_output": "o"}
+    PARTS: ClassVar[Mapping[str, str]] = {"qkv": "qkv", "output": "o"}
 
     def __init__(self, spec: ModelSpec, store: WeightStore, name: str, layer: AttentionLayer, fused_rope: bool) -> None:
-        self._layer = layer
-        self._rotates = layer.rope >= 0 and not fused_rope
-        self._qkv = store.linear(f"{name}.qkv")
-        self._output = store.linear(f"{name}.o")
+        self.layer = layer
+        self.rotates = layer.rope >= 0 and not fused_rope
+        self.qkv = store.linear(f"{name}.qkv")
+        self.output = store.linear(f"{name}.o")
         self._q_norm = Norm(spec, store, f"{name}.q_norm") if spec.qk_norm else None
         self._k_norm = Norm(spec, store, f"{name}.k_norm") if spec.qk_norm else None
-        self._heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
-        self._head_dim = spec.head_dim
+        self.heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        self.head_dim = spec.head_dim
+
+    @property
+    def has_head_norms(self) -> bool:
+        """Whether queries and keys are normed head by head."""
+        return self._q_norm is not None
+
+    def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Views of q, k and v [tokens, heads, head_dim] in [tokens, all heads * head_dim], strided over tokens."""
+        heads = qkv.view(len(qkv), sum(self.heads), self.head_dim)
+        q, k, v = torch.split(heads, list(self.heads), dim=1)
+        return q, k, v
 
     def __call__(self, x: Tensor, step: LayerStep, kv: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; writes this step's keys and values into `kv`."""
-        tokens = x.shape[0]
-        heads = self._qkv(x).view(tokens, sum(self._heads), self._head_dim)
-        q, k, v = torch.split(heads, list(self._heads), dim=1)  # views, strided over the token axis
+        q, k, v = self.split(self.qkv(x))
         if self._q_norm is not None and self._k_norm is not None:
             q, k = self._q_norm(q), self._k_norm(k)
-        if self._rotates:
-            cos, sin = step.ropes[self._layer.rope]
+        if self.rotates:
+            cos, sin = step.ropes[self.layer.rope]
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        step.attention.forward(self._layer, q, k, v, kv, step.plan, step.out)
-        return self._output(step.out.view(tokens, -1))
+        step.attention.forward(self.layer, q, k, v, kv, step.plan, step.out)
+        return self.output(step.out.view(len(x), -1))
 
 
 class LayerStep:
@@ -154,29 +173,29 @@ class DecoderLayer:
         self, spec: ModelSpec, store: WeightStore, name: str, attention: SelfAttention, feed_forward: FeedForward
     ) -> None:
         sandwich = spec.norm_placement == "sandwich"
-        self._is_post = spec.norm_placement == "post"
-        self._attention = attention
-        self._feed_forward = feed_forward
-        self._attn_norm = Norm(spec, store, f"{name}.attn_norm")
-        self._mlp_norm = Norm(spec, store, f"{name}.mlp_norm")
+        self.placement = spec.norm_placement
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.attn_norm = Norm(spec, store, f"{name}.attn_norm")
+        self.mlp_norm = Norm(spec, store, f"{name}.mlp_norm")
         self._attn_post_norm = Norm(spec, store, f"{name}.attn_post_norm") if sandwich else None
         self._mlp_post_norm = Norm(spec, store, f"{name}.mlp_post_norm") if sandwich else None
 
     def watch(self, trace: Trace) -> None:
         """Time the parts from now on."""
-        trace.watch(self._attention, self._attention.PARTS)
-        trace.watch(self._feed_forward, self._feed_forward.PARTS)
+        trace.watch(self.attention, self.attention.PARTS)
+        trace.watch(self.feed_forward, self.feed_forward.PARTS)
 
     def __call__(self, x: Tensor, step: LayerStep, kv: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
-        if self._is_post:
-            x = self._attn_norm(x + self._attention(x, step, kv))
-            return self._mlp_norm(x + self._feed_forward(x))
-        attended = self._attention(self._attn_norm(x), step, kv)
+        if self.placement == "post":
+            x = self.attn_norm(x + self.attention(x, step, kv))
+            return self.mlp_norm(x + self.feed_forward(x))
+        attended = self.attention(self.attn_norm(x), step, kv)
         if self._attn_post_norm is not None:
             attended = self._attn_post_norm(attended)
-        x, normed = self._mlp_norm.add(x, attended)
-        fed = self._feed_forward(normed)
+        x, normed = self.mlp_norm.add(x, attended)
+        fed = self.feed_forward(normed)
         if self._mlp_post_norm is not None:
             fed = self._mlp_post_norm(fed)
         return x + fed

@@ -62,6 +62,15 @@ class WeightStore:
         make = PlainLinear if exact and self.linears.quantized else self.linears.make
         return make(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
 
+    def gated_linear(self, name: str) -> Linear | None:
+        """The layer of `name`.weight, gate and up, that gives silu(gate) * up; None where there is no such path."""
+        weight, bias = self._tensors[f"{name}.weight"], self._tensors.get(f"{name}.bias")
+        made = self.linears.make_gated(weight, bias)
+        if made is not None:
+            self.take(f"{name}.weight")
+            self.take_if_any(f"{name}.bias")
+        return made
+
     def _part(self, name: str) -> Tensor | None:
         """The piece of a fused parameter that `name` fills, or None."""
         spec = self._spec

@@ -5,11 +5,14 @@ Stored elements are float32, or uint16 for the bits of bfloat16. Scalars only: L
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numba
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import float32, int32, types
+from numba.core import cgutils
 from numba.extending import intrinsic as numba_intrinsic
 
 if TYPE_CHECKING:
@@ -93,3 +96,89 @@ def float_of(typing: Any, bits: Any) -> Any:
         return builder.bitcast(args[0], F32)
 
     return types.float32(types.int32), codegen
+
+
+@emit
+def bits_of(typing: Any, value: Any) -> Any:
+    """The bits of a float32, as int32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], I32)
+
+    return types.int32(types.float32), codegen
+
+
+@kernel
+def exp(x: Any) -> Any:
+    """e**x in float32 to 2 ulp, without a call, so that loops vectorise (Cody and Waite 1980; Cephes' polynomial)."""
+    bounded = min(max(x, float32(-87.33654)), float32(88.72283))
+    turns = np.floor(bounded * float32(1.44269504) + float32(0.5))
+    rest = bounded - turns * float32(0.693359375) - turns * float32(-2.12194440e-4)
+    y = float32(1.9875691500e-4)
+    y = y * rest + float32(1.3981999507e-3)
+    y = y * rest + float32(8.3334519073e-3)
+    y = y * rest + float32(4.1665795894e-2)
+    y = y * rest + float32(1.6666665459e-1)
+    y = y * rest + float32(5.0000001201e-1)
+    y = y * rest * rest + rest + float32(1.0)
+    power = float_of(int32((int32(turns) + int32(127)) << int32(23)))
+    return y * power if x == x else x
+
+
+@emit
+def observe(typing: Any, counter: Any) -> Any:
+    """Atomically read the int64 at an address; later reads see what was written before its last `claim`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@emit
+def call_native(typing: Any, function: Any, parameters: Any) -> Any:
+    """Call the native void(int64*) at the address `function` with the address `parameters`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64).as_pointer()])
+        target = builder.inttoptr(args[0], kind.as_pointer())
+        builder.call(target, [builder.inttoptr(args[1], ir.IntType(64).as_pointer())])
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64), codegen
+
+
+@emit
+def yield_core(typing: Any, function: Any) -> Any:
+    """Let another thread have the core: call the int() at the address `function`; 0 = there is none."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        with builder.if_then(builder.icmp_signed("!=", args[0], ir.Constant(args[0].type, 0))):
+            builder.call(builder.inttoptr(args[0], ir.FunctionType(I32, []).as_pointer()), [])
+        return context.get_dummy_value()
+
+    return types.none(types.int64), codegen
+
+
+@emit
+def pause(typing: Any) -> Any:
+    """Tell the processor that this is a waiting loop, where it has an instruction for that."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if platform.machine() in ("x86_64", "AMD64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.none(), codegen
+
+
+@emit
+def cycles(typing: Any) -> Any:
+    """The processor's cycle counter."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(64), [])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.readcyclecounter"), [])
+
+    return types.int64(), codegen

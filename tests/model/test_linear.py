@@ -11,6 +11,7 @@ from torch.nn import functional
 from paged_core.errors import ConfigError
 from paged_core.model.linear import Linears, choice
 from paged_core.model.linear.int8 import OneDnnInt8Linear
+from paged_core.model.linear.native import NativePairsLinear, NativeQuadsLinear
 from paged_core.model.linear.onednn import OneDnnLinear
 from paged_core.model.linear.plain import PlainLinear
 from paged_core.model.linear.zentorch import ZentorchInt8Linear
@@ -29,6 +30,8 @@ CASES = [
     (OneDnnInt8Linear, FLOAT32, "int8", 6e-2),
     (OneDnnInt8Linear, BFLOAT16, "int8", 6e-2),
     (ZentorchInt8Linear, BFLOAT16, "int8", 6e-2),
+    (NativePairsLinear, BFLOAT16, "none", 2e-2),
+    (NativeQuadsLinear, BFLOAT16, "int8", 6e-2),
 ]
 IDS = [f"{path.name}-{str(dtype)[6:]}" for path, dtype, _, _ in CASES]
 
@@ -86,10 +89,12 @@ def test_a_spoiled_row_spoils_no_other(path: Any, dtype: torch.dtype, quantizati
 
 
 def test_the_choice_names_what_faster_paths_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(NativeQuadsLinear, "lacks", lambda place: "the processor has no AVX512-VNNI")
     monkeypatch.setattr(ZentorchInt8Linear, "lacks", lambda place: "zentorch is not installed")
     linears = Linears(Place(CPU, BFLOAT16, "int8"))
     assert linears.quantized
-    assert str(linears) == "onednn_int8 (zentorch_int8: zentorch is not installed)"
+    lost = "native_int8: the processor has no AVX512-VNNI; zentorch_int8: zentorch is not installed"
+    assert str(linears) == f"onednn_int8 ({lost})"
     assert isinstance(linears.make(torch.ones(2, 2, dtype=BFLOAT16)), OneDnnInt8Linear)
     monkeypatch.undo()
     assert str(Linears(Place(CPU, FLOAT32))) == "onednn"
@@ -98,6 +103,7 @@ def test_the_choice_names_what_faster_paths_lack(monkeypatch: pytest.MonkeyPatch
 
 def test_a_processor_without_avx_computes_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    monkeypatch.setattr(NativeQuadsLinear, "lacks", lambda place: "the processor has no AVX512-VNNI")
     assert str(Linears(Place(CPU, FLOAT32))) == "torch (onednn: the processor has no AVX2)"
     with pytest.raises(ConfigError, match=r"no linear layer for quantization int8 on cpu: .*no AVX2"):
         Linears(Place(CPU, BFLOAT16, "int8"))

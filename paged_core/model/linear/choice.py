@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from paged_core.errors import ConfigError
 from paged_core.model.linear.int8 import OneDnnInt8Linear
+from paged_core.model.linear.native import GATED_OUTPUTS, NativeLinear, NativePairsLinear, NativeQuadsLinear
 from paged_core.model.linear.onednn import OneDnnLinear
 from paged_core.model.linear.plain import PlainLinear
 from paged_core.model.linear.zentorch import ZentorchInt8Linear
@@ -19,8 +20,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paged_core.model")
 
-PATHS: tuple[type[Linear], ...] = (ZentorchInt8Linear, OneDnnInt8Linear, OneDnnLinear, PlainLinear)
-"""Fastest first: measured, from 1 to 256 rows, on every shape of SmolLM2 and of a 1.1B Llama."""
+PATHS: tuple[type[Linear], ...] = (
+    NativeQuadsLinear,
+    ZentorchInt8Linear,
+    OneDnnInt8Linear,
+    NativePairsLinear,
+    OneDnnLinear,
+    PlainLinear,
+)
+"""Best first: measured, from 1 to 256 rows, on every shape of SmolLM2 and of a 1.1B Llama."""
+
+NATIVE: tuple[type[NativeLinear], ...] = (NativeQuadsLinear, NativePairsLinear)
 
 
 class Linears:
@@ -46,7 +56,14 @@ class Linears:
         """A layer of `weight` [out, in] and `bias` [out]."""
         return self._path(weight, bias)
 
+    def make_gated(self, weight: Tensor, bias: Tensor | None = None) -> Linear | None:
+        """A layer of gate and up that gives silu(gate) * up, rounded as by three operators; None: the path has none."""
+        native = next((path for path in NATIVE if path is self._path), None)
+        if native is None or len(weight) % (2 * GATED_OUTPUTS):
+            return None
+        return native(weight, bias, is_gated=True)
+
     def __str__(self) -> str:
         """The path, and the faster ones of the same precision that a package or processor would give."""
-        lost = [f"{name}: {why}" for name, why in self.passed_over.items() if "quantise" not in why]
+        lost = [f"{name}: {why}" for name, why in self.passed_over.items() if not why.startswith("it ")]
         return self._path.name + (f" ({'; '.join(lost)})" if lost else "")

@@ -1,0 +1,247 @@
+"""Matrix products as native functions: rows of bf16 times a packed weight, in bf16 pairs or int8 quads (`dots`).
+
+Parameters, int64 (addresses and counts): see the names below. The work is a list of items, each a range of panels times
+a range of rows; workers claim items one by one. What an item computes for a row does not depend on the item's borders.
+
+    sums[rows, 64] = inputs . weights         input by input, in scratch that stays in the first cache
+    out            = rounded(sums * scale + bias)            PLAIN: bf16; WIDE: the same number, stored as float32
+                     silu(gate) * up                         GATED: a panel holds 16 of gate, then 16 of up
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray, float32, int32, int64
+
+from paged_core.native.dots import COLUMNS, MOST_ROWS, multiply_pairs, multiply_quads
+from paged_core.native.elements import (
+    bits_of,
+    claim,
+    exp,
+    kernel,
+    narrowed,
+    pointer,
+    widened,
+)
+from paged_core.native.matrix import ITEM_ROWS, PANEL
+
+NEXT, X, X_STRIDE, WEIGHT, PANEL_BYTES, INPUTS, OUT, OUT_STRIDE, OUTPUTS, BIAS, KIND, ITEMS, NUM_ITEMS = range(13)
+SUMS, INPUT_SCALES, WEIGHT_SCALES, GROUP = range(13, 17)
+NUM_PARAMETERS = 17
+PLAIN, WIDE, GATED = range(3)
+PANEL_BEGIN, PANEL_END, ROW_BEGIN, ROW_END = range(4)  # of an item
+
+SUMS_BYTES = ITEM_ROWS * COLUMNS * 4  # scratch of one worker
+SEGMENT = 2048  # inputs multiplied before the next rows take their turn: 64 outputs of them stay in the second cache
+COUNTERS = 2  # int64 at NEXT: the next item, the workers so far
+
+EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
+
+
+@kernel
+def _multiply_pairs(left: Any, wide: Any, x: Any, weights: Any, steps: Any, sums: Any, ahead: Any) -> Any:
+    """The micro-kernel for up to MOST_ROWS rows and 32 or 64 columns."""
+    if wide:
+        if left >= 6:
+            multiply_pairs(52, x, weights, steps, sums, ahead)
+        elif left == 5:
+            multiply_pairs(44, x, weights, steps, sums, ahead)
+        elif left == 4:
+            multiply_pairs(36, x, weights, steps, sums, ahead)
+        elif left == 3:
+            multiply_pairs(28, x, weights, steps, sums, ahead)
+        elif left == 2:
+            multiply_pairs(20, x, weights, steps, sums, ahead)
+        else:
+            multiply_pairs(12, x, weights, steps, sums, ahead)
+    elif left >= 6:
+        multiply_pairs(50, x, weights, steps, sums, ahead)
+    elif left == 5:
+        multiply_pairs(42, x, weights, steps, sums, ahead)
+    elif left == 4:
+        multiply_pairs(34, x, weights, steps, sums, ahead)
+    elif left == 3:
+        multiply_pairs(26, x, weights, steps, sums, ahead)
+    elif left == 2:
+        multiply_pairs(18, x, weights, steps, sums, ahead)
+    else:
+        multiply_pairs(10, x, weights, steps, sums, ahead)
+
+
+@kernel
+def _multiply_quads(left: Any, wide: Any, x: Any, scales: Any, weights: Any, steps: Any, sums: Any, ahead: Any) -> Any:
+    """The same for int8."""
+    if wide:
+        if left >= 6:
+            multiply_quads(52, x, scales, weights, steps, sums, ahead)
+        elif left == 5:
+            multiply_quads(44, x, scales, weights, steps, sums, ahead)
+        elif left == 4:
+            multiply_quads(36, x, scales, weights, steps, sums, ahead)
+        elif left == 3:
+            multiply_quads(28, x, scales, weights, steps, sums, ahead)
+        elif left == 2:
+            multiply_quads(20, x, scales, weights, steps, sums, ahead)
+        else:
+            multiply_quads(12, x, scales, weights, steps, sums, ahead)
+    elif left >= 6:
+        multiply_quads(50, x, scales, weights, steps, sums, ahead)
+    elif left == 5:
+        multiply_quads(42, x, scales, weights, steps, sums, ahead)
+    elif left == 4:
+        multiply_quads(34, x, scales, weights, steps, sums, ahead)
+    elif left == 3:
+        multiply_quads(26, x, scales, weights, steps, sums, ahead)
+    elif left == 2:
+        multiply_quads(18, x, scales, weights, steps, sums, ahead)
+    else:
+        multiply_quads(10, x, scales, weights, steps, sums, ahead)
+
+
+@kernel
+def _add_pairs(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
+    """sums += x . weights in bf16, segment by segment. rows: (first, end); weights: address of the panel."""
+    x, stride, panel_bytes = p[X], p[X_STRIDE], p[PANEL_BYTES]
+    for begin in range(0, p[INPUTS], SEGMENT):
+        steps = min(SEGMENT, p[INPUTS] - begin) // 2
+        here = weights + begin * PANEL * 2
+        for turn, row in enumerate(range(rows[0], rows[1], MOST_ROWS)):
+            inputs = x + row * stride + begin * 2
+            # the next panels come into the second cache while these are multiplied, a part in each of the first turns
+            ahead = here + 2 * panel_bytes + turn * steps * 64 if turn < 4 else inputs
+            target = (sums + (row - rows[0]) * COLUMNS * 4, int64(begin == 0))
+            _multiply_pairs(rows[1] - row, wide, (inputs, stride), (here, panel_bytes), steps, target, ahead)
+
+
+@kernel
+def _add_quads(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
+    """The same in int8, group by group."""
+    x, stride, panel_bytes, group, size = p[X], p[X_STRIDE], p[PANEL_BYTES], p[GROUP], p[INPUTS]
+    zeros = carray(pointer(sums), (EVERYTHING,), np.float32)
+    for i in range((rows[1] - rows[0]) * COLUMNS):
+        zeros[i] = 0.0
+    num_groups = (size + group - 1) // group
+    for number in range(num_groups):
+        begin = number * group
+        steps = min(group, size - begin) // 4
+        here = weights + number * PANEL * 4 + begin * PANEL
+        for turn, row in enumerate(range(rows[0], rows[1], MOST_ROWS)):
+            inputs = x + row * stride + begin
+            ahead = here + 2 * panel_bytes + turn * steps * 64 if turn < 4 else inputs
+            target = sums + (row - rows[0]) * COLUMNS * 4
+            scales = p[INPUT_SCALES] + (row * num_groups + number) * 4
+            operands = ((inputs, stride), (scales, num_groups * 4), (here, panel_bytes))
+            _multiply_quads(rows[1] - row, wide, operands[0], operands[1], operands[2], steps, target, ahead)
+
+
+@kernel
+def _gate(sums: Any, out: Any, count: Any) -> Any:
+    """silu(gate) * up of whole panels, rounded where separate operators round."""
+    half = PANEL // 2
+    for panel in range(count // PANEL):
+        for i in range(half):
+            gate = widened(narrowed(sums[panel * PANEL + i], out[0]))
+            up = widened(narrowed(sums[panel * PANEL + half + i], out[0]))
+            activated = widened(narrowed(gate / (float32(1.0) + exp(-gate)), out[0]))
+            out[panel * half + i] = narrowed(activated * up, out[0])
+
+
+@kernel
+def _finish(p: Any, sums: Any, row: Any, first: Any, count: Any, element: Any) -> Any:
+    """Scale, add the bias, round and store one row's outputs from `first` on. sums: [COLUMNS]."""
+    if p[WEIGHT_SCALES] != 0:
+        scales = carray(pointer(p[WEIGHT_SCALES] + first * 4), (EVERYTHING,), np.float32)
+        for i in range(count):
+            sums[i] *= scales[i]
+    if p[BIAS] != 0:
+        bias = carray(pointer(p[BIAS] + first * 2), (EVERYTHING,), element)
+        for i in range(count):
+            sums[i] += widened(bias[i])
+    out = p[OUT] + row * p[OUT_STRIDE]
+    if p[KIND] == PLAIN:
+        plain = carray(pointer(out + first * 2), (EVERYTHING,), element)
+        for i in range(count):
+            plain[i] = narrowed(sums[i], plain[0])
+    elif p[KIND] == WIDE:
+        kind = carray(pointer(out), (1,), element)[0]
+        exact = carray(pointer(out + first * 4), (EVERYTHING,), np.float32)
+        for i in range(count):
+            exact[i] = widened(narrowed(sums[i], kind))
+    else:
+        _gate(sums, carray(pointer(out + first), (EVERYTHING,), element), count)
+
+
+def product_function(in_quads: bool, sources: str) -> Any:
+    """The product of bf16 rows with a packed weight; `in_quads`: of quantised ones (`quantize_function`).
+
+    `sources` is not used; being in the closure it is part of numba's cache key.
+    """
+    add = _add_quads if in_quads else _add_pairs
+    element = np.uint16
+
+    def product(parameters: Any) -> None:
+        sources  # noqa: B018
+        p = carray(parameters, (NUM_PARAMETERS,), np.int64)
+        items = carray(pointer(p[ITEMS]), (EVERYTHING, 4), np.int64)
+        sums = p[SUMS] + claim(p[NEXT] + 8, 1) * SUMS_BYTES
+        scratch = carray(pointer(sums), (ITEM_ROWS, COLUMNS), np.float32)
+        number = claim(p[NEXT], 1)
+        while number < p[NUM_ITEMS]:
+            item = items[number]
+            rows = (item[ROW_BEGIN], item[ROW_END])
+            for panel in range(item[PANEL_BEGIN], item[PANEL_END], 2):
+                columns = min(2, item[PANEL_END] - panel) * PANEL
+                count = min(columns, p[OUTPUTS] - panel * PANEL)
+                add(p, rows, columns == COLUMNS, p[WEIGHT] + panel * p[PANEL_BYTES], sums)
+                for i in range(rows[1] - rows[0]):
+                    _finish(p, scratch[i], rows[0] + i, panel * PANEL, count, element)
+            number = claim(p[NEXT], 1)
+
+    return product
+
+
+@kernel
+def _largest(x: Any, size: Any) -> Any:
+    """The largest magnitude of bf16 numbers; NaN if one is not finite. Magnitudes order as their bits do."""
+    largest = np.uint16(0)
+    for i in range(size):
+        largest = max(largest, np.uint16(x[i] & np.uint16(0x7FFF)))
+    return widened(largest) if largest < np.uint16(0x7F80) else float32(np.nan)
+
+
+@kernel
+def _quantize(x: Any, out: Any, size: Any, factor: Any) -> Any:
+    """out = 128 + x * factor, rounded to nearest; adding 1.5 * 2 ** 23 leaves the integer in the low bits."""
+    for i in range(size):
+        shifted = widened(x[i]) * factor + float32(12582912.0)
+        out[i] = np.uint8(bits_of(shifted) - int32(0x4B400000) + int32(128))
+
+
+Q_NEXT, Q_X, Q_X_STRIDE, Q_OUT, Q_SCALES, Q_ROWS, Q_SIZE, Q_GROUP = range(8)
+_TINY = 1e-30  # instead of the scale of zeros
+
+
+def quantize_function(sources: str) -> Any:
+    """Rows of bf16 to bytes 128 + x / scale, and a float32 scale for each group. `sources` as in `product_function`."""
+
+    def quantize(parameters: Any) -> None:
+        sources  # noqa: B018
+        p = carray(parameters, (8,), np.int64)
+        size, group = p[Q_SIZE], p[Q_GROUP]
+        num_groups = (size + group - 1) // group
+        row = claim(p[Q_NEXT], 1)
+        while row < p[Q_ROWS]:
+            x = carray(pointer(p[Q_X] + row * p[Q_X_STRIDE]), (EVERYTHING,), np.uint16)
+            out = carray(pointer(p[Q_OUT] + row * size), (EVERYTHING,), np.uint8)
+            scales = carray(pointer(p[Q_SCALES] + row * num_groups * 4), (num_groups,), np.float32)
+            for number in range(num_groups):
+                begin = number * group
+                count = min(group, size - begin)
+                largest = _largest(x[begin:], count)
+                scales[number] = largest * float32(1 / 127)
+                _quantize(x[begin:], out[begin:], count, float32(127.0) / (largest + float32(_TINY)))
+            row = claim(p[Q_NEXT], 1)
+
+    return quantize

@@ -1,0 +1,77 @@
+"""LayerCalls: the parameters of all layers of a model at once, for callers that run them without Python in between."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paged_attn_cpu import parameters as at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from paged_attn_cpu.planning import WorkPlan
+    from paged_core.api.attention import AttentionLayer
+
+_LINE = 8  # int64 in a cache line: counters of two layers share none
+
+
+class LayerCalls:
+    """One row of parameters a layer. What belongs to the layers is entered once, the rest by `fill`, once a step."""
+
+    def __init__(self, layers: Sequence[AttentionLayer], caches: Sequence[Tensor]) -> None:
+        self.layers, self.caches = layers, caches
+        self._constants = np.array([[layer.scale, layer.softcap or 0.0] for layer in layers], dtype=np.float32)
+        self._rows = np.zeros((len(layers), at.NUM_PARAMETERS), dtype=np.int64)
+        self._own = np.array(
+            [
+                (cache.data_ptr(), layer.window or 0, constants.ctypes.data)
+                for cache, layer, constants in zip(caches, layers, self._constants, strict=True)
+            ],
+            dtype=np.int64,
+        )
+        self._counters = np.zeros((len(layers), 0), dtype=np.int64)
+        self.windows = _alike([layer.window or 0 for layer in layers])
+        self.ropes = _alike([layer.rope for layer in layers])
+        self._arguments = self._rows.ctypes.data + np.arange(len(layers), dtype=np.int64) * self._rows.strides[0]
+
+    def fill(
+        self,
+        common: NDArray[np.int64],
+        num_counters: int,
+        plans: Mapping[int, WorkPlan],
+        angles: Mapping[int, tuple[int, int, int]],
+        operands: tuple[int, ...],
+    ) -> NDArray[np.int64]:
+        """Enter a step and return the address of each layer's row.
+
+        common: the backend's parameters; plans by window; angles by rope; operands: addresses and strides of q, k, v
+        and out. The counters of all layers are zero afterwards.
+        """
+        rows = self._rows
+        rows[:] = common
+        rows[:, at.OPERAND_FIELDS] = operands
+        rows[:, at.LSE] = 0
+        rows[:, [at.CACHE, at.WINDOW, at.CONSTANTS]] = self._own
+        for window, layers in self.windows.items():
+            rows[layers, at.PLAN_FIELDS] = plans[window].fields
+        for rope, layers in self.ropes.items():
+            rows[layers, at.ANGLE_FIELDS] = angles[rope]
+        if self._counters.shape[1] < num_counters:
+            self._counters = np.zeros((len(rows), -(-num_counters // _LINE) * _LINE), dtype=np.int64)
+        self._counters[:] = 0
+        first, step = self._counters.ctypes.data, self._counters.strides[0]
+        rows[:, at.COUNTERS] = first + np.arange(len(rows)) * step
+        return self._arguments
+
+
+def _alike(values: list[int]) -> dict[int, slice | NDArray[np.intp]]:
+    """Where each distinct value stands; a slice of everything when there is one."""
+    distinct = sorted(set(values))
+    if len(distinct) == 1:
+        return {distinct[0]: slice(None)}
+    return {value: np.flatnonzero(np.array(values) == value) for value in distinct}
