@@ -103,8 +103,8 @@ def test_the_choice_names_what_faster_paths_lack(monkeypatch: pytest.MonkeyPatch
 
 def test_a_processor_without_avx_computes_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    monkeypatch.setattr(NativeQuadsLinear, "lacks", lambda place: "the processor has no AVX512-VNNI")
     assert str(Linears(Place(CPU, FLOAT32))) == "torch (onednn: the processor has no AVX2)"
+    monkeypatch.setattr(NativeQuadsLinear, "lacks", lambda place: "the processor has no AVX512-VNNI")
     with pytest.raises(ConfigError, match=r"no linear layer for quantization int8 on cpu: .*no AVX2"):
         Linears(Place(CPU, BFLOAT16, "int8"))
 
