@@ -178,7 +178,6 @@ def product_function(in_quads: bool, sources: str) -> Any:
 
     `sources` is not used; being in the closure it is part of numba's cache key.
     """
-    add = _add_quads if in_quads else _add_pairs
     element = np.uint16
 
     def product(parameters: Any) -> None:
@@ -194,7 +193,10 @@ def product_function(in_quads: bool, sources: str) -> Any:
             for panel in range(item[PANEL_BEGIN], item[PANEL_END], 2):
                 columns = min(2, item[PANEL_END] - panel) * PANEL
                 count = min(columns, p[OUTPUTS] - panel * PANEL)
-                add(p, rows, columns == COLUMNS, p[WEIGHT] + panel * p[PANEL_BYTES], sums)
+                if in_quads:
+                    _add_quads(p, rows, columns == COLUMNS, p[WEIGHT] + panel * p[PANEL_BYTES], sums)
+                else:
+                    _add_pairs(p, rows, columns == COLUMNS, p[WEIGHT] + panel * p[PANEL_BYTES], sums)
                 for i in range(rows[1] - rows[0]):
                     _finish(p, scratch[i], rows[0] + i, panel * PANEL, count, element)
             number = claim(p[NEXT], 1)
