@@ -64,8 +64,8 @@ class _Calls:
 class _Buffers:
     """What goes from one call to the next, for up to `capacity` tokens."""
 
-    def __init__(self, capacity: int, layer: DecoderLayer, hidden: int) -> None:
-        weights = _weights(layer)
+    def __init__(self, capacity: int, weights: list[PackedWeight], hidden: int) -> None:
+        """`weights`: of one layer, the others' are as large."""
         self.capacity = capacity
         widths = (hidden, hidden, hidden, weights[0].width, weights[1].inputs, weights[2].width)
         made = [torch.empty((capacity, width), dtype=torch.bfloat16) for width in widths]
@@ -103,14 +103,15 @@ class CompiledLayers:
         self._norms = [[layer.attn_norm for layer in layers] + [final], [layer.mlp_norm for layer in layers]]
         self._norm_address = fused.norm_address
         self._owners = compiled_products()
-        self._buffers = _Buffers(0, layers[0], self._hidden)
+        self._weights = [_weights(layer) for layer in layers]
+        self._buffers = _Buffers(0, self._weights[0], self._hidden)
         self._num_rows = -1
         self._trace: Trace | None = None
         self._make_calls()
 
     def _make_calls(self) -> None:
         """The rows of parameters of everything, in the order of the calls; `None` stands for attention."""
-        at, weights = self._at, [_weights(layer) for layer in self._layers]
+        at, weights = self._at, self._weights
         self._products = [
             np.stack([of_layer[i].parameters(at.PLAIN) for of_layer in weights]) for i in range(len(weights[0]))
         ]
@@ -180,7 +181,7 @@ class CompiledLayers:
     def _enter(self, rows: int) -> None:
         """Operands of steps of so many tokens."""
         if rows > self._buffers.capacity:
-            self._buffers = _Buffers(max(rows, self._buffers.capacity * 3 // 2), self._layers[0], self._hidden)
+            self._buffers = _Buffers(max(rows, self._buffers.capacity * 3 // 2), self._weights[0], self._hidden)
         self._num_rows = rows
         b, size = self._buffers, self._hidden
         several = max(1, min(_NORM_ITEM // size, -(-rows // (2 * self._team.num_threads))))
