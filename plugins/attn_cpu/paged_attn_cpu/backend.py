@@ -11,12 +11,14 @@ import torch
 from paged_attn_cpu import entry, planning
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.blocks import BlockCopier
+from paged_attn_cpu.calls import LayerCalls
 from paged_attn_cpu.kernels_attend import workspace_floats
+from paged_attn_cpu.microkernels_pairs import CELL
 from paged_attn_cpu.pairs import has_pair_instructions
 from paged_attn_cpu.planning import WorkPlan, make_plan
 from paged_attn_cpu.shared import find_shared
 from paged_attn_cpu.vectors import LANES
-from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
+from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout, NativeCalls
 from paged_core.errors import PluginContractError
 from paged_core.native.team import Team, native_function
 
@@ -36,7 +38,8 @@ class CpuAttention(Attention):
     """One backend for one need. Used by one thread at a time; two backends do not share anything.
 
     The cache of a layer is [blocks, 2 (K, V), kv_heads, block_size, width], width being head_dim rounded up to 16:
-    a block is one contiguous piece to copy or swap, and a KV head's keys in a block are one contiguous run to read.
+    a block is one contiguous piece to copy or swap, and a KV head's keys in a block are one contiguous run to read:
+    rows, or, where `keeps_cells` says so, cells of 16 keys (kernels_cells.py).
     """
 
     def __init__(self, need: AttentionNeed, num_threads: int, pairs: bool = True) -> None:
@@ -51,6 +54,8 @@ class CpuAttention(Attention):
         digest = entry.source_digest()
         # the compiled objects own the machine code: keep them as long as their addresses
         in_pairs = pairs and need.dtype == need.kv_dtype == "bfloat16" and has_pair_instructions()
+        self.keeps_cells = in_pairs and need.block_size % CELL == 0
+        self._heads_together = need.num_kv_heads if self.keeps_cells else 1
         self._compiled = entry.compile_native(
             entry.make_layer_function(ELEMENTS[need.dtype], ELEMENTS[need.kv_dtype], in_pairs, digest)
         )
@@ -62,10 +67,14 @@ class CpuAttention(Attention):
         self._bind_workspace(num_threads)
         self._queries = self._partials = self._states = np.zeros(0, dtype=np.float32)
         self._counters = np.zeros(0, dtype=np.int64)
+        self._calls: LayerCalls | None = None
 
     def _bind_workspace(self, num_threads: int) -> None:
         need = self._need
-        floats = -(-workspace_floats(max(planning.QUERY_ROWS, self._group), self._width) // LANES) * LANES
+        floats = (
+            -(-workspace_floats(max(planning.QUERY_ROWS, need.num_heads), self._width, need.num_kv_heads) // LANES)
+            * LANES
+        )
         # vectors that cross cache lines load at half the rate: begin at one
         unaligned = np.zeros(floats * num_threads + LANES, dtype=np.float32)
         self._workspace = unaligned[-unaligned.ctypes.data // 4 % LANES :]
@@ -85,7 +94,8 @@ class CpuAttention(Attention):
         return self._plan(batch, 0)
 
     def _plan(self, batch: Batch, window: int) -> WorkPlan:
-        plan = make_plan(batch, self._group, find_shared(batch, self._need.block_size, window))
+        shared = find_shared(batch, self._need.block_size, window)
+        plan = make_plan(batch, self._group, shared, self._heads_together, self._team.num_threads)
         heads, row = self._need.num_kv_heads, self._group * self._width
         self._queries = self._grown(self._queries, heads * batch.num_tokens * row, at.QUERIES)
         self._partials = self._grown(self._partials, plan.num_partials * heads * row, at.PARTIALS)
@@ -127,31 +137,40 @@ class CpuAttention(Attention):
         self._rows(out, "out", need.num_heads, batch)
         _refuse_scales(layer)
         lse = torch.empty((batch.num_tokens, need.num_heads), dtype=torch.float32) if self._wants_lse else None
-        cos, sin, half = self._angles(layer, batch)
         self._constants[:] = layer.scale, layer.softcap or 0.0
         p = self._parameters
         p[at.PLAN_FIELDS] = plan.fields
-        p[at.LAYER_FIELDS] = (
-            q.data_ptr(),
-            k.data_ptr(),
-            v.data_ptr(),
-            out.data_ptr(),
-            q.stride(0),
-            k.stride(0),
-            v.stride(0),
-            out.stride(0),
-            kv.data_ptr(),
-            0 if lse is None else lse.data_ptr(),
-            layer.window or 0,
-            cos,
-            sin,
-            half,
-            self._constants.ctypes.data,
-        )
+        p[at.OPERAND_FIELDS] = _operands(q, k, v, out)
+        p[at.ANGLE_FIELDS] = self._angles(layer.rope, batch)
+        p[at.CACHE], p[at.LSE], p[at.WINDOW] = kv.data_ptr(), 0 if lse is None else lse.data_ptr(), layer.window or 0
+        p[at.CONSTANTS] = self._constants.ctypes.data
         self._counters[:] = 0
         small = plan.cost * need.num_kv_heads < SMALL_WORK
         self._team.run(self._layer_function, self._parameters_address, 1 if small else self._team.num_threads)
         return lse
+
+    def native_calls(
+        self,
+        layers: Sequence[AttentionLayer],
+        qkv: tuple[Tensor, Tensor, Tensor],
+        caches: Sequence[Tensor],
+        plan: WorkPlan,
+        out: Tensor,
+    ) -> NativeCalls | None:
+        """One row of parameters a layer; only what a step changes is entered anew. No log-sum-exp this way."""
+        if self._wants_lse:
+            return None
+        heads = (self._need.num_heads, self._need.num_kv_heads, self._need.num_kv_heads)
+        q, k, v = (self._rows(t, name, n, plan.batch) for t, name, n in zip(qkv, "qkv", heads, strict=True))
+        self._rows(out, "out", heads[0], plan.batch)
+        if self._calls is None or self._calls.layers is not layers or self._calls.caches is not caches:
+            for layer in layers:
+                _refuse_scales(layer)
+            self._calls = LayerCalls(layers, caches)
+        plans = {window: self._for_window(plan, window) for window in self._calls.windows}
+        angles = {rope: self._angles(rope, plan.batch) for rope in self._calls.ropes}
+        arguments = self._calls.fill(self._parameters, len(self._counters), plans, angles, _operands(q, k, v, out))
+        return NativeCalls(self._compiled.address, arguments)
 
     def _rows(self, tensor: Tensor, name: str, heads: int, batch: Batch) -> Tensor:
         """Check one tensor of [tokens, heads, head_dim]; copies only what is strided inside a token."""
@@ -163,17 +182,17 @@ class CpuAttention(Attention):
             )
         return tensor if tensor.stride()[1:] == (shape[2], 1) else tensor.contiguous()
 
-    def _angles(self, layer: AttentionLayer, batch: Batch) -> tuple[int, int, int]:
+    def _angles(self, rope: int, batch: Batch) -> tuple[int, int, int]:
         """Addresses of cos and sin and half the rotary dimension; zeros when q and k arrive rotated."""
-        if not self._fused_rope or layer.rope < 0:
+        if not self._fused_rope or rope < 0:
             return 0, 0, 0
-        cos, sin = batch.rope[layer.rope]
+        cos, sin = batch.rope[rope]
         half = cos.shape[1]
         if cos.dtype != torch.float32 or not (cos.is_contiguous() and sin.is_contiguous()):
             raise PluginContractError("attn_cpu needs contiguous float32 cos and sin tables in Batch.rope")
         if cos.shape != (batch.num_tokens, half) or sin.shape != cos.shape or 2 * half > self._need.head_dim:
             raise PluginContractError(
-                f"Batch.rope[{layer.rope}] has shapes {tuple(cos.shape)} and {tuple(sin.shape)} for {batch.num_tokens} "
+                f"Batch.rope[{rope}] has shapes {tuple(cos.shape)} and {tuple(sin.shape)} for {batch.num_tokens} "
                 f"tokens of head_dim {self._need.head_dim}"
             )
         return cos.data_ptr(), sin.data_ptr(), half
@@ -185,6 +204,12 @@ class CpuAttention(Attention):
     def swap_blocks(self, sources: Sequence[Tensor], targets: Sequence[Tensor], pairs: Sequence[SwapPair]) -> None:
         """Copy blocks between the caches of two tiers; complete on return."""
         self._copier.run(sources, targets, pairs)
+
+
+def _operands(q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[int, ...]:
+    """Their addresses, then their strides."""
+    tensors = (q, k, v, out)
+    return (*(tensor.data_ptr() for tensor in tensors), *(tensor.stride(0) for tensor in tensors))
 
 
 def _refuse_scales(layer: AttentionLayer) -> None:

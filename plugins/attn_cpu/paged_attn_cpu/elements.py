@@ -7,8 +7,9 @@ from typing import Any
 from numba import int64, types
 
 from paged_attn_cpu import vectors as v
-from paged_attn_cpu.vectors import I64, emit, kernel
+from paged_attn_cpu.vectors import emit, kernel
 from paged_core.native.elements import claim as claim
+from paged_core.native.elements import observe as observe
 from paged_core.native.elements import pointer as pointer
 
 
@@ -50,26 +51,6 @@ def query_bytes(typing: Any, kind: Any) -> Any:
         return context.get_constant(types.int64, 2 if kind == types.uint32 else 4)
 
     return types.int64(kind), codegen
-
-
-@emit
-def score_scale(typing: Any, scale: Any, kind: Any) -> Any:
-    """What a score is still to be multiplied by: queries in bf16 pairs are unscaled, those in fp32 hold the scale."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return args[0] if kind == types.uint32 else context.get_constant(types.float32, 1.0)
-
-    return types.float32(types.float32, kind), codegen
-
-
-@emit
-def observe(typing: Any, counter: Any) -> Any:
-    """Atomically read the int64 at an address; later reads see what was written before its last `claim`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(v.address_of(builder, args[0], I64), "acquire", 8)
-
-    return types.int64(types.int64), codegen
 
 
 @kernel

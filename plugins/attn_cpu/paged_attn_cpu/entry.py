@@ -19,10 +19,11 @@ from numba import carray
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import claim, observe, pointer
-from paged_attn_cpu.kernels_attend import attend, workspace
+from paged_attn_cpu.kernels_attend import attend, takes_heads, workspace, workspace_rows
+from paged_attn_cpu.kernels_cells import in_cells
 from paged_attn_cpu.kernels_merge import keep_partial, merge_partials, shared_counter, write_rows
 from paged_attn_cpu.kernels_write import store_row, write_token
-from paged_attn_cpu.planning import PREPARE_TOKENS, QUERY_ROWS
+from paged_attn_cpu.planning import PREPARE_TOKENS
 from paged_attn_cpu.vectors import kernel
 from paged_core.native.compile import compile_native
 from paged_core.native.compile import source_digest as digest_of
@@ -34,33 +35,74 @@ EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
 
 @kernel
-def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, queries: Any, scale: Any) -> Any:
-    """Rotate and write PREPARE_TOKENS tokens. inputs: (q, k, v); angles: (cos, sin); queries: where q goes."""
+def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, queries: Any, spread: Any) -> Any:
+    """Rotate and write PREPARE_TOKENS tokens.
+
+    inputs: (q, k, v); angles: (cos, sin); queries: (where q goes, what it is multiplied by); spread: see `write_token`.
+    """
     q, k, v = inputs
     kv_heads, group, head_dim, width = p[at.KV_HEADS], p[at.GROUP], p[at.HEAD_DIM], p[at.WIDTH]
     num_tokens, half = p[at.NUM_TOKENS], p[at.HALF]
     slots = carray(pointer(p[at.SLOTS]), (num_tokens,), np.int64)
-    sizes = (kv_heads, head_dim, width, p[at.BLOCK_SIZE])
+    sizes, shape = (kv_heads, head_dim, width, p[at.BLOCK_SIZE]), (head_dim, width)
     for token in range(item * PREPARE_TOKENS, min((item + 1) * PREPARE_TOKENS, num_tokens)):
         here = (angles[0], angles[1], token * half, half)
-        write_token(token, slots[token], (k, v, p[at.K_STRIDE], p[at.V_STRIDE]), cache, here, sizes)
+        write_token(token, slots[token], (k, v, p[at.K_STRIDE], p[at.V_STRIDE]), cache, here, sizes, spread)
         for head in range(kv_heads * group):
             target = ((head // group * num_tokens + token) * group + head % group) * width
-            store_row(q, token * p[at.Q_STRIDE] + head * head_dim, queries, target, here, (head_dim, width), scale)
+            store_row(q, token * p[at.Q_STRIDE] + head * head_dim, queries[0], target, here, shape, queries[1])
 
 
 @kernel
-def prepare_all(p: Any, inputs: Any, cache: Any, angles: Any, queries: Any, scale: Any) -> Any:
+def prepare_all(p: Any, inputs: Any, cache: Any, angles: Any, queries: Any, spread: Any) -> Any:
     """`prepare` items until none is left, then wait for those of the other workers."""
     counters = p[at.COUNTERS]
     while True:
         item = claim(counters + at.NEXT_PREPARE * 8, 1)
         if item >= p[at.NUM_PREPARE]:
             break
-        prepare(p, item, inputs, cache, angles, queries, scale)
+        prepare(p, item, inputs, cache, angles, queries, spread)
         claim(counters + at.PREPARED * 8, 1)
     while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
         pass
+
+
+@kernel
+def attend_all(p: Any, parts: Any, kind: Any, element_bytes: Any, out: Any) -> Any:
+    """Claim units, attend and store, until none is left."""
+    counters = p[at.COUNTERS]
+    units = carray(pointer(p[at.UNITS]), (EVERYTHING, at.UNIT_FIELDS), np.int64)
+    heads = p[at.HEADS]
+    blocks = p[at.KV_HEADS] // heads
+    total = p[at.NUM_UNITS] * blocks
+    item = claim(counters + at.NEXT_UNIT * 8, 1)
+    while item < total:
+        unit, first = units[item // blocks], item % blocks * heads
+        # claiming one ahead lets its first tile be fetched early; near the end others may be idle by then
+        early = item + CLAIMED_LATE * observe(counters + at.WORKERS * 8) < total
+        coming = min(claim(counters + at.NEXT_UNIT * 8, 1), total) if early else item
+        beyond = min(coming, total - 1)
+        later = units[beyond // blocks]
+        together = heads if takes_heads(unit) else 1
+        for head in range(first, first + heads, together):
+            following = (unit, (head + together, together))
+            if head + together == first + heads:
+                following = (later, (beyond % blocks * heads, heads if takes_heads(later) else 1))
+            attend(p, unit, (head, together), parts, kind, element_bytes, following)
+            finish_heads(p, unit, (head, together), parts, out)
+        item = coming if early else claim(counters + at.NEXT_UNIT * 8, 1)
+
+
+@kernel
+def finish_heads(p: Any, unit: Any, heads: Any, parts: Any, out: Any) -> Any:
+    """Finish a unit for KV heads (first, number), whose results lie one behind the other in `parts`."""
+    if unit[at.FIRST_MEMBER] >= 0:
+        finish_shared(p, unit, heads[0], parts, out)
+        return
+    rows = unit[at.COUNT] * p[at.GROUP]
+    for i in range(heads[1]):
+        here = (parts[0] + i * rows * p[at.WIDTH] * 4, parts[1], parts[2] + i * rows * 8)
+        finish_unit(p, unit, heads[0] + i, here, out)
 
 
 @kernel
@@ -117,25 +159,10 @@ def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, source
         queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), query_element)
         scale = np.float32(1.0) if in_pairs else carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
         kind = tile_element(0)
-        prepare_all(p, (q, k, v), cache, (cos, sin), queries, scale)
-        parts = workspace(p, claim(counters + at.WORKERS * 8, 1), max(QUERY_ROWS, p[at.GROUP]))
-        kv_heads = p[at.KV_HEADS]
-        units = carray(pointer(p[at.UNITS]), (EVERYTHING, at.UNIT_FIELDS), np.int64)
-        total = p[at.NUM_UNITS] * kv_heads
-        item = claim(counters + at.NEXT_UNIT * 8, 1)
-        while item < total:
-            unit, head = units[item // kv_heads], item % kv_heads
-            # claiming one ahead lets its first tile be fetched early; near the end others may be idle by then
-            early = item + CLAIMED_LATE * observe(counters + at.WORKERS * 8) < total
-            coming = min(claim(counters + at.NEXT_UNIT * 8, 1), total) if early else item
-            beyond = min(coming, total - 1)
-            following = (units[beyond // kv_heads], beyond % kv_heads)
-            attend(p, unit, head, parts, kind, element_bytes, following)
-            if unit[at.FIRST_MEMBER] >= 0:
-                finish_shared(p, unit, head, parts, out)
-            else:
-                finish_unit(p, unit, head, parts, out)
-            item = coming if early else claim(counters + at.NEXT_UNIT * 8, 1)
+        parts = workspace(p, claim(counters + at.WORKERS * 8, 1), workspace_rows(p))
+        spread = (in_pairs and in_cells(p), carray(pointer(parts[1]), (EVERYTHING,), cache_element))
+        prepare_all(p, (q, k, v), cache, (cos, sin), (queries, scale), spread)
+        attend_all(p, parts, kind, element_bytes, out)
 
     return layer
 
@@ -162,7 +189,7 @@ def copy_function(sources: str) -> Any:
     return copy
 
 
-NOT_COMPILED = frozenset({"__init__", "provider", "backend", "blocks", "bench_shared"})
+NOT_COMPILED = frozenset({"__init__", "provider", "backend", "calls", "blocks", "bench_shared"})
 
 
 def source_digest() -> str:

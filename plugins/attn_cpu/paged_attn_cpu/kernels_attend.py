@@ -1,4 +1,4 @@
-"""The second half: one unit of the work list against one KV head, tile by tile with an online softmax.
+"""The second half: one unit of the work list against its KV heads, tile by tile with an online softmax.
 
 Decode and prefill are the same algorithm on different shapes. A unit's rows are (query token, head of the group); its
 keys come in tiles of 64 at absolute multiples of 64. The products are taken in bf16 pairs (kernels_pairs.py) or in
@@ -14,24 +14,37 @@ from numba import carray, types
 from numba.extending import overload
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import observe, pointer, query_bytes, row_offset, score_scale
+from paged_attn_cpu.elements import observe, pointer, query_bytes, row_offset
+from paged_attn_cpu.kernels_cells import MOST_AHEAD, cells_ahead, find_cells, in_cells, pack_cells
 from paged_attn_cpu.kernels_merge import INFINITY, copy_floats, shared_counter
-from paged_attn_cpu.kernels_pairs import add_pairs, pack_tile
+from paged_attn_cpu.kernels_pairs import attend_few, attend_many
 from paged_attn_cpu.kernels_products import add_tile, score_tile, widen_tile
 from paged_attn_cpu.microkernels import KEYS, STRIDE, TILE, cap_row, prefetch_rows, softmax_row
+from paged_attn_cpu.microkernels_pairs import CELL
+from paged_attn_cpu.planning import QUERY_ROWS
 from paged_attn_cpu.vectors import LANES, kernel
 
 DIRECT_ROWS = 4  # widening a tile first pays from five rows on: then each element would be widened twice
 
 
-def workspace_floats(rows: int, width: int) -> int:
-    """fp32 elements one worker needs: accumulators, scores, states, two widened tiles, four lists of addresses."""
-    return rows * (2 * width + STRIDE + 2) + 2 * TILE * width + 8 * TILE
+LISTED = 2 * TILE // CELL  # cells of a tile and KV head
+
+
+def workspace_floats(rows: int, width: int, kv_heads: int) -> int:
+    """fp32 elements one worker needs: accumulators, scores, states, queries, two widened tiles, lists of addresses."""
+    lists = 4 * TILE + 2 * LISTED * kv_heads + MOST_AHEAD
+    return rows * (2 * width + STRIDE + 2) + 2 * TILE * width + 2 * lists
+
+
+@kernel
+def workspace_rows(p: Any) -> Any:
+    """Rows a workspace has room for: those of a unit, or of a token's heads together."""
+    return max(QUERY_ROWS, p[at.GROUP] * p[at.KV_HEADS])
 
 
 @kernel
 def workspace(p: Any, worker: Any, rows: Any) -> Any:
-    """Addresses of a worker's parts: accumulators, scores, states, wide K and V, K and V addresses, queries."""
+    """Addresses of a worker's parts: accumulators, scores, states, wide K and V, rows of K and V, queries, cells."""
     width = p[at.WIDTH]
     acc = p[at.WORKSPACE] + worker * p[at.WORKSPACE_FLOATS] * 4
     scores = acc + rows * width * 4
@@ -39,8 +52,9 @@ def workspace(p: Any, worker: Any, rows: Any) -> Any:
     wide_v = wide_k + TILE * width * 4
     k_rows = wide_v + TILE * width * 4
     v_rows = k_rows + TILE * 8
-    states = v_rows + 3 * TILE * 8
-    return acc, scores, states, wide_k, wide_v, k_rows, v_rows, states + rows * 8
+    cells = v_rows + 3 * TILE * 8
+    states = cells + (2 * LISTED * p[at.KV_HEADS] + MOST_AHEAD) * 8
+    return acc, scores, states, wide_k, wide_v, k_rows, v_rows, states + rows * 8, cells
 
 
 @kernel
@@ -71,22 +85,19 @@ def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_byte
 
 
 @kernel
-def weigh_tile(p: Any, unit: Any, kind: Any, tile: Any, rows: Any, scores: Any, states: Any) -> Any:
+def weigh_tile(p: Any, unit: Any, tile: Any, rows: Any, scores: Any, states: Any) -> Any:
     """Scores of a tile to weights, row by row, under the causal and window limits. tile: (start, count)."""
-    constants = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)
-    softcap, scale = constants[at.SOFTCAP], score_scale(constants[at.SCALE], kind)
+    softcap = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SOFTCAP]
     group = p[at.GROUP]
     window = p[at.WINDOW] if unit[at.FIRST_MEMBER] < 0 else np.int64(0)  # what is shared no window cuts
     for row in range(rows[0], rows[1]):
         position = unit[at.POSITION] + row // group
         target = scores + row * STRIDE * 4
-        factor = scale
         if softcap > 0:
-            cap_row(target, softcap, scale)
-            factor = np.float32(1.0)
+            cap_row(target, softcap, np.float32(1.0))
         high = min(position - tile[0], tile[1] - 1)
         low = position - window + 1 - tile[0] if window > 0 else np.int64(0)
-        softmax_row(kind, target, states + row * 8, min(max(low, 0), TILE), max(high, -1), factor)
+        softmax_row(target, states + row * 8, min(max(low, 0), TILE), max(high, -1))
 
 
 @kernel
@@ -141,8 +152,13 @@ def visible_rows(p: Any, unit: Any, start: Any) -> Any:
     return hidden // 4 * 4, unit[at.COUNT] * group
 
 
-def _attend_wide_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
-    """`attend_tile` in fp32."""
+@kernel
+def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
+    """One tile into the accumulators, in fp32.
+
+    parts: the workspace's first five and the address of the queries; tile: (start, count, count of the next, bytes of
+    a cache row); lists: (K, V) row addresses of this tile and of the next.
+    """
     acc, scores, states, wide_k, wide_v, queries = parts
     (k_rows, v_rows), (next_k, next_v) = lists
     start, count, following, row_bytes = tile
@@ -151,48 +167,13 @@ def _attend_wide_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists
     if span[1] > DIRECT_ROWS:
         widen_tile(kind, k_rows, count, wide_k, width)
         score_tile(INFINITY, queries, span, (k_rows, count), scores, width, (next_k, next_v, following, row_bytes))
-        weigh_tile(p, unit, kind, (start, count), span, scores, states)
+        weigh_tile(p, unit, (start, count), span, scores, states)
         widen_tile(kind, v_rows, count, wide_v, width)  # only now: both do not fit the first-level cache
         add_tile(INFINITY, scores, span, (v_rows, v_rows), count, acc, width)
     else:
         score_tile(kind, queries, span, (k_rows, count), scores, width, (next_k, 0, following, row_bytes))
-        weigh_tile(p, unit, kind, (start, count), span, scores, states)
+        weigh_tile(p, unit, (start, count), span, scores, states)
         add_tile(kind, scores, span, (v_rows, next_v if following == TILE else v_rows), count, acc, width)
-
-
-def _attend_pair_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
-    """`attend_tile` in pairs of bf16."""
-    acc, scores, states, _, packed, queries = parts
-    (k_rows, v_rows), (next_k, next_v) = lists
-    start, count, following, row_bytes = tile
-    width = p[at.WIDTH]
-    span = visible_rows(p, unit, start)
-    direct = span[1] <= DIRECT_ROWS
-    ahead = (next_k, np.int64(0) if direct else next_v, following, row_bytes)
-    score_tile(kind, queries, span, (k_rows, count), scores, width, ahead)
-    weigh_tile(p, unit, kind, (start, count), span, scores, states)
-    if direct:
-        here = (v_rows, next_v if following == TILE else v_rows)
-        add_pairs(scores, span, here, np.int64(0), count, acc, width)
-    else:
-        pack_tile(v_rows, count, packed, width)
-        add_pairs(scores, span, (v_rows, v_rows), packed, count, acc, width)
-
-
-def attend_tile(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
-    """One tile into the accumulators, by the arithmetic that the type of `kind` calls for.
-
-    parts: the workspace's first five and the address of the queries; tile: (start, count, count of the next, bytes of
-    a cache row); lists: (K, V) row addresses of this tile and of the next.
-    """
-    raise NotImplementedError("for compiled code only")
-
-
-def _choose_arithmetic(p: Any, unit: Any, parts: Any, kind: Any, tile: Any, lists: Any) -> Any:
-    return _attend_pair_tile if kind == types.uint32 else _attend_wide_tile
-
-
-overload(attend_tile, jit_options={"error_model": "numpy"})(_choose_arithmetic)
 
 
 @kernel
@@ -214,12 +195,9 @@ def find_tile(p: Any, unit: Any, head: Any, start: Any, lists: Any, element_byte
 
 
 @kernel
-def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
-    """All keys of one unit into the accumulators and states of `parts` (see `workspace`).
-
-    following: (unit, head) this worker does next, whose first tile is asked for while the last one here is computed.
-    """
-    acc, scores, states, wide_k, wide_v, k_rows, v_rows, gathered = parts
+def attend_wide(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
+    """All keys of one unit and KV head into the accumulators and states of `parts`, in fp32."""
+    acc, scores, states, wide_k, wide_v, k_rows, v_rows, gathered, _ = parts
     row_bytes = p[at.WIDTH] * element_bytes
     start_rows(p, unit, head, acc, states)
     queries = find_queries(p, unit, head, kind, gathered)
@@ -236,3 +214,84 @@ def attend(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_bytes: A
         tile = (start, count, coming, row_bytes)
         attend_tile(p, unit, (acc, scores, states, wide_k, wide_v, queries), kind, tile, (this, ahead))
         this, ahead, count = ahead, this, coming
+
+
+@kernel
+def list_cells(p: Any, unit: Any, heads: Any, start: Any, parts: Any, cells: Any) -> Any:
+    """List the cells of a unit's tile at `start` for `heads` (first, number); returns how many addresses these are.
+
+    Where the cache has no cells, they are packed here.
+    """
+    table = carray(pointer(p[at.TABLES] + unit[at.ROW] * p[at.TABLE_STRIDE] * 4), (1 << 40,), np.int32)
+    count = min(TILE, max(visible_keys(p, unit)[1] - start, 0))
+    if in_cells(p):
+        return 2 * heads[1] * find_cells(p, table, heads, (start, count), cells)
+    find_rows(p, table, heads[0], (start, count), (parts[5], parts[6]), 2)
+    return 2 * pack_cells(p, (parts[5], parts[6]), count, parts[3], cells)
+
+
+@kernel
+def attend_pairs(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, following: Any) -> Any:
+    """All keys of one unit into the accumulators and states of `parts`, in pairs of bf16.
+
+    heads: (first, number) of KV heads, more than one only if `takes_heads`; accumulators and states of the heads lie
+    one behind the other.
+    """
+    acc, scores, states, cells = parts[0], parts[1], parts[2], parts[8]
+    rows, width = unit[at.COUNT] * p[at.GROUP], p[at.WIDTH]
+    for i in range(heads[1]):
+        start_rows(p, unit, heads[0] + i, acc + i * rows * width * 4, states + i * rows * 8)
+    work = (acc, scores, states, find_queries(p, unit, heads[0], kind, parts[7]))
+    begin, end = visible_keys(p, unit)
+    direct = in_cells(p)
+    found = carray(pointer(cells), (1 << 40,), np.int64)
+    listed = list_cells(p, unit, heads, begin, parts, cells)
+    for start in range(begin, end, TILE):
+        tile = (start, min(TILE, end - start))
+        coming, ahead = np.int64(0), cells
+        if direct:
+            ahead = cells + listed * 8
+            if start + TILE < end:
+                coming = list_cells(p, unit, heads, start + TILE, parts, ahead)
+            else:
+                coming = list_cells(p, following[0], following[1], visible_keys(p, following[0])[0], parts, ahead)
+        if takes_heads(unit):
+            attend_few(p, unit, work, tile, (cells, cells_ahead(width) if direct else 0), heads[1])
+        else:
+            attend_many(p, unit, work, tile, (cells, ahead))
+        if direct:
+            for i in range(coming + MOST_AHEAD):
+                found[i] = found[listed + i]
+            listed = coming
+        elif start + TILE < end:
+            listed = list_cells(p, unit, heads, start + TILE, parts, cells)
+
+
+@kernel
+def takes_heads(unit: Any) -> Any:
+    """Whether a unit's KV heads may be attended to together: one token of one sequence."""
+    return unit[at.COUNT] == 1 and unit[at.FIRST_MEMBER] < 0
+
+
+def attend(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
+    """All keys of one unit into the accumulators and states of `parts` (see `workspace`), in the arithmetic of `kind`.
+
+    heads: (first, number) of KV heads; following: (unit, heads) this worker does next, whose first tile is asked for
+    while the last one here is computed.
+    """
+    raise NotImplementedError("for compiled code only")
+
+
+def _attend_in_pairs(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
+    attend_pairs(p, unit, heads, parts, kind, following)
+
+
+def _attend_wide(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
+    attend_wide(p, unit, heads[0], parts, kind, element_bytes, (following[0], following[1][0]))
+
+
+def _choose(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
+    return _attend_in_pairs if kind == types.uint32 else _attend_wide
+
+
+overload(attend, jit_options={"error_model": "numpy"})(_choose)

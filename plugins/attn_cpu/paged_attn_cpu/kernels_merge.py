@@ -9,8 +9,9 @@ import numpy as np
 from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import narrowed, pointer
+from paged_attn_cpu.elements import pointer
 from paged_attn_cpu.microkernels import add_scaled, exp_row
+from paged_attn_cpu.microkernels_rows import convert_row
 from paged_attn_cpu.vectors import LANES, kernel
 
 INFINITY = np.float32(np.inf)
@@ -34,7 +35,6 @@ def shared_counter(p: Any, unit: Any, head: Any) -> Any:
 def write_rows(p: Any, unit: Any, head: Any, acc: Any, states: Any, out: Any) -> Any:
     """Divide by the softmax sums and store the unit's rows (and their log-sum-exp) in the output's dtype."""
     width, group, head_dim = p[at.WIDTH], p[at.GROUP], p[at.HEAD_DIM]
-    values = carray(pointer(acc), (1 << 40,), np.float32)
     state = carray(pointer(states), (1 << 40,), np.float32)
     lse = carray(pointer(p[at.LSE]), (1 << 40,), np.float32)
     for row in range(unit[at.COUNT] * group):
@@ -43,8 +43,8 @@ def write_rows(p: Any, unit: Any, head: Any, acc: Any, states: Any, out: Any) ->
         total = state[2 * row + 1]
         factor = np.float32(0.0) if total == 0 else np.float32(1.0) / total
         target = token * p[at.OUT_STRIDE] + query_head * head_dim
-        for i in range(head_dim):
-            out[target + i] = narrowed(values[row * width + i] * factor, out[0])
+        addresses = (acc + row * width * 4, out.ctypes.data + target * out.itemsize)
+        convert_row(np.float32(0.0), out[0], addresses, head_dim, factor)
         if p[at.LSE] != 0:
             lse[token * p[at.KV_HEADS] * group + query_head] = state[2 * row] + np.float32(math.log(total))
 

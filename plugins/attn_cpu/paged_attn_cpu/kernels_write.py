@@ -12,50 +12,38 @@ from typing import Any
 
 import numpy as np
 
-from paged_attn_cpu.elements import narrowed, row_offset, widened
+from paged_attn_cpu.elements import narrowed, row_offset
+from paged_attn_cpu.kernels_cells import store_key, store_value
+from paged_attn_cpu.microkernels_rows import convert_row, rotate_row
 from paged_attn_cpu.vectors import kernel
 
 ONE = np.float32(1.0)
 
 
 @kernel
-def rotated(source: Any, start: Any, index: Any, angles: Any) -> Any:
-    """Element `index` of the row at `start`, rotated and rounded to the source's dtype, as float32.
+def store_row(source: Any, start: Any, target: Any, offset: Any, angles: Any, shape: Any, scale: Any) -> Any:
+    """Write one row in the target's dtype, rotated, scaled (K, V: by one), padded with zeros. shape: (head_dim, width).
 
     angles: (cos, sin, first element of this token's row in both, half the rotary dimension; 0 = no rotation).
     """
-    cos, sin, row, half = angles
-    x = widened(source[start + index])
-    if index >= 2 * half:
-        return x
-    if index < half:
-        y = x * cos[row + index] - widened(source[start + index + half]) * sin[row + index]
-    else:
-        y = x * cos[row + index - half] + widened(source[start + index - half]) * sin[row + index - half]
-    return widened(narrowed(y, source[0]))
-
-
-@kernel
-def store_row(source: Any, start: Any, target: Any, offset: Any, angles: Any, shape: Any, scale: Any) -> Any:
-    """Write one row in the target's dtype, rotated (V: half 0), scaled (K, V: by one). shape: (head_dim, width)."""
     head_dim, width = shape
-    half = angles[3]
-    kind = target[0]
-    for i in range(half):
-        target[offset + i] = narrowed(rotated(source, start, i, angles) * scale, kind)
-    for i in range(half, 2 * half):
-        target[offset + i] = narrowed(rotated(source, start, i, angles) * scale, kind)
-    for i in range(2 * half, head_dim):
-        target[offset + i] = narrowed(widened(source[start + i]) * scale, kind)
+    cos, sin, row, half = angles
+    read, written = source[0], target[0]
+    here = (source.ctypes.data + start * source.itemsize, target.ctypes.data + offset * target.itemsize)
+    if half > 0:
+        rotate_row(read, written, here, (cos.ctypes.data + row * 4, sin.ctypes.data + row * 4), half, scale)
+    rest = (here[0] + 2 * half * source.itemsize, here[1] + 2 * half * target.itemsize)
+    convert_row(read, written, rest, head_dim - 2 * half, scale)
     for i in range(head_dim, width):
-        target[offset + i] = narrowed(np.float32(0.0), kind)
+        target[offset + i] = narrowed(np.float32(0.0), written)
 
 
 @kernel
-def write_token(token: Any, slot: Any, inputs: Any, cache: Any, angles: Any, sizes: Any) -> Any:
+def write_token(token: Any, slot: Any, inputs: Any, cache: Any, angles: Any, sizes: Any, spread: Any) -> Any:
     """Write one token's K and V; a negative slot is padding and is skipped.
 
-    inputs: (k, v, k_stride, v_stride); sizes: (kv_heads, head_dim, width, block_size).
+    inputs: (k, v, k_stride, v_stride); sizes: (kv_heads, head_dim, width, block_size); spread: whether the cache
+    consists of cells, and a row of its elements for use here.
     """
     if slot < 0:
         return
@@ -63,8 +51,15 @@ def write_token(token: Any, slot: Any, inputs: Any, cache: Any, angles: Any, siz
     kv_heads, head_dim, width, block_size = sizes
     no_angles = (angles[0], angles[1], angles[2], 0)
     block, position = slot // block_size, slot % block_size
+    to_cells, row = spread
+    shape, start = (kv_heads, block_size, width), cache.ctypes.data
     for head in range(kv_heads):
-        for_k = row_offset(block, 0, head, position, (kv_heads, block_size, width))
-        for_v = row_offset(block, 1, head, position, (kv_heads, block_size, width))
-        store_row(k, token * k_stride + head * head_dim, cache, for_k, angles, (head_dim, width), ONE)
-        store_row(v, token * v_stride + head * head_dim, cache, for_v, no_angles, (head_dim, width), ONE)
+        if to_cells:
+            store_row(k, token * k_stride + head * head_dim, row, 0, angles, (head_dim, width), ONE)
+            store_key(row.ctypes.data, start + row_offset(block, 0, head, 0, shape) * 2, position, width)
+            store_row(v, token * v_stride + head * head_dim, row, 0, no_angles, (head_dim, width), ONE)
+            store_value(row.ctypes.data, start + row_offset(block, 1, head, 0, shape) * 2, position, width)
+        else:
+            for_k, for_v = row_offset(block, 0, head, position, shape), row_offset(block, 1, head, position, shape)
+            store_row(k, token * k_stride + head * head_dim, cache, for_k, angles, (head_dim, width), ONE)
+            store_row(v, token * v_stride + head * head_dim, cache, for_v, no_angles, (head_dim, width), ONE)

@@ -16,7 +16,6 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from paged_attn_cpu import pairs
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import F32, I64, LANES, VF32, VI32, emit
 from paged_core.native.vectors import literal as literal
@@ -25,11 +24,6 @@ from paged_core.native.vectors import sum_loop as sum_loop
 KEYS = 4  # keys per call of `dots`
 TILE = 64  # keys per softmax tile
 STRIDE = TILE + LANES  # fp32 elements from one row of scores to the next; element TILE holds the row's correction
-
-
-def multiply_add(builder: ir.IRBuilder, kind: types.Type, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
-    """total + a * b lane by lane, a and b in fp32, or pairs where `kind` is theirs."""
-    return pairs.add_products(builder, total, a, b) if kind == types.uint32 else v.fma(builder, a, b, total)
 
 
 CACHE_LINE = 64
@@ -61,44 +55,32 @@ def prefetch_rows(typing: Any, addresses: Any, row_bytes: Any) -> Any:
 def dots(typing: Any, rows: Any, kind: Any, queries: Any, addresses: Any, chunks: Any, scores: Any) -> Any:
     """Scores of `rows` (literal) queries against KEYS keys.
 
-    queries: address of rows of `chunks` * LANES elements, in fp32, or bf16 where `kind` is that of pairs; addresses:
-    address of KEYS int64 row addresses of K, whose elements have the type of `kind`; scores: address of fp32 rows,
-    STRIDE apart.
+    queries: address of fp32 rows of `chunks` * LANES elements; addresses: address of KEYS int64 row addresses of K,
+    whose elements have the type of `kind`; scores: address of fp32 rows, STRIDE apart.
     """
     num_rows = literal(rows)
-    in_pairs = kind == types.uint32
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         q_address, list_address, num_chunks, out_address = args[2:]
-        element, query = v.stored(kind), v.I32 if in_pairs else F32
-        num_vectors = builder.lshr(num_chunks, I64(1)) if in_pairs else num_chunks
-        width = builder.mul(num_chunks, I64(LANES // 2 if in_pairs else LANES))
+        vector = ir.VectorType(v.stored(kind), LANES)
+        width = builder.mul(num_chunks, I64(LANES))
         keys_at = [builder.load(v.address_of(builder, list_address, I64, I64(i))) for i in range(KEYS)]
-        key_rows = [v.address_of(builder, address, element) for address in keys_at]
-        q_rows = [v.address_of(builder, q_address, query, builder.mul(width, I64(i))) for i in range(num_rows)]
-
-        def add(offset: ir.Value, accumulators: list[ir.Value], load: Any) -> list[ir.Value]:
-            keys = [v.widen(builder, load(builder.gep(row, [offset]), element), kind) for row in key_rows]
-            results = []
-            for i, row in enumerate(q_rows):
-                q = load(builder.gep(row, [offset]), query)
-                sums = accumulators[i * KEYS : (i + 1) * KEYS]
-                results += [multiply_add(builder, kind, q, *pair) for pair in zip(keys, sums, strict=True)]
-            return results
+        key_rows = [v.address_of(builder, address, vector.element) for address in keys_at]
+        q_rows = [v.address_of(builder, q_address, F32, builder.mul(width, I64(i))) for i in range(num_rows)]
 
         def body(index: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
             offset = builder.mul(index, I64(LANES))
-            return add(offset, accumulators, lambda p, kind: v.load(builder, p, ir.VectorType(kind, LANES)))
+            keys = [v.widen(builder, v.load(builder, builder.gep(row, [offset]), vector), kind) for row in key_rows]
+            results = []
+            for i, row in enumerate(q_rows):
+                q = v.load(builder, builder.gep(row, [offset]), VF32)
+                sums = accumulators[i * KEYS : (i + 1) * KEYS]
+                results += [v.fma(builder, q, key, total) for key, total in zip(keys, sums, strict=True)]
+            return results
 
-        def rest(_: ir.Value, accumulators: list[ir.Value]) -> list[ir.Value]:
-            offset = builder.mul(num_vectors, I64(LANES))
-            return add(offset, accumulators, lambda p, kind: pairs.load_half(builder, p))
-
-        sums = sum_loop(builder, num_vectors, [v.constant(0.0)] * (num_rows * KEYS), body)
-        if in_pairs:
-            sums = sum_loop(builder, builder.and_(num_chunks, I64(1)), sums, rest)
+        sums = sum_loop(builder, num_chunks, [v.constant(0.0)] * (num_rows * KEYS), body)
         for i in range(num_rows):
-            quad = v.sum4(builder, sums[i * KEYS : (i + 1) * KEYS])
+            quad = v.fold4(builder, sums[i * KEYS : (i + 1) * KEYS], builder.fadd)
             v.store(builder, quad, v.address_of(builder, out_address, F32, I64(i * STRIDE)))
         return context.get_dummy_value()
 
@@ -159,52 +141,56 @@ def accumulate(
     return types.none(shape, kind, types.int64, lists, *[types.int64] * 4), codegen
 
 
-@emit
-def softmax_row(typing: Any, kind: Any, scores: Any, state: Any, low: Any, high: Any, scale: Any) -> Any:
-    """One online-softmax step of one row: `scale` * scores become weights, and the row's state moves on.
+def soften(builder: ir.IRBuilder, exp: Any, values: list[ir.Value], row: Any, bounds: Any) -> list[ir.Value]:
+    """One online-softmax step: the weights of a row's TILE scores, unrounded; the row's state moves on.
 
-    scores: address of TILE fp32 scores and the correction; state: address of (maximum, sum) in fp32; only keys
-    low <= j <= high of the tile are visible. A row that has seen no key keeps maximum -inf and sum 0. Where `kind` is
-    that of pairs, weights are left as bf16, and their sum is that of the unrounded ones; else `scale` must be one.
+    exp: how to take it; row: addresses of the row's scores, whose element TILE becomes the correction, and of its
+    state, (maximum, sum) in fp32; only keys bounds[0] <= j <= bounds[1] of the tile are visible, whatever is where the
+    others are. A row that has seen no key keeps maximum -inf and sum 0.
     """
-    in_pairs = kind == types.uint32
-    exp = pairs.exp if in_pairs else v.exp
+    hidden = v.constant(float("-inf"))
+    seen = zip(seen_lanes(builder, *bounds), values, strict=True)
+    visible = [builder.select(lanes, value, hidden) for lanes, value in seen]
+    maximum, total = (v.address_of(builder, row[1], F32, I64(i)) for i in range(2))
+    old = builder.load(maximum)
+    highest = v.maximum(builder, v.maximum(builder, *visible[:2]), v.maximum(builder, *visible[2:]))
+    new = v.maximum(builder, old, v.fold(builder, highest, lambda a, b: v.maximum(builder, a, b)))
+    unseen = builder.fcmp_ordered("==", new, ir.Constant(F32, float("-inf")))
+    origin = v.splat(builder, builder.select(unseen, ir.Constant(F32, 0.0), new))
+    corrections = exp(builder, builder.fsub(v.splat(builder, old), origin))
+    correction = builder.extract_element(corrections, ir.Constant(v.I32, 0))
+    weights = [exp(builder, builder.fsub(value, origin)) for value in visible]
+    added = v.fold(builder, builder.fadd(builder.fadd(*weights[:2]), builder.fadd(*weights[2:])), builder.fadd)
+    builder.store(builder.fadd(builder.fmul(builder.load(total), correction), added), total)
+    builder.store(new, maximum)
+    builder.store(correction, v.address_of(builder, row[0], F32, I64(TILE)))
+    return weights
+
+
+@emit
+def softmax_row(typing: Any, scores: Any, state: Any, low: Any, high: Any) -> Any:
+    """`soften` in place: scores: address of TILE fp32 scores and the correction; state: address of (maximum, sum)."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        row, state_address, first, last, factor = args[1:]
-        sources = [v.address_of(builder, row, F32, I64(c)) for c in range(0, TILE, LANES)]
-        bounds = [v.splat(builder, builder.trunc(bound, v.I32)) for bound in (first, last)]
-        values = []
-        for number, source in enumerate(sources):
-            lanes = ir.Constant(VI32, [number * LANES + i for i in range(LANES)])
-            visible = builder.and_(
-                builder.icmp_signed(">=", lanes, bounds[0]), builder.icmp_signed("<=", lanes, bounds[1])
-            )
-            value = v.load(builder, source, VF32)
-            value = builder.fmul(value, v.splat(builder, factor)) if in_pairs else value
-            values.append(builder.select(visible, value, v.constant(float("-inf"))))
-        old = builder.load(v.address_of(builder, state_address, F32))
-        sum_pointer = v.address_of(builder, state_address, F32, I64(1))
-        highest = v.maximum(builder, v.maximum(builder, *values[:2]), v.maximum(builder, *values[2:]))
-        new = v.maximum(builder, old, v.fold(builder, highest, lambda a, b: v.maximum(builder, a, b)))
-        minus_infinity = ir.Constant(F32, float("-inf"))
-        unseen = builder.fcmp_ordered("==", new, minus_infinity)
-        origin = v.splat(builder, builder.select(unseen, ir.Constant(F32, 0.0), new))
-        correction = builder.extract_element(
-            exp(builder, builder.fsub(v.splat(builder, old), origin)), ir.Constant(v.I32, 0)
-        )
-        weights = [exp(builder, builder.fsub(value, origin)) for value in values]
-        kept = [pairs.narrow(builder, *weights[i : i + 2]) for i in (0, 2)] if in_pairs else weights
-        for weight, source in zip(kept, sources, strict=not in_pairs):
+        sources = [v.address_of(builder, args[0], F32, I64(c)) for c in range(0, TILE, LANES)]
+        values = [v.load(builder, source, VF32) for source in sources]
+        weights = soften(builder, v.exp, values, args[:2], args[2:])
+        for weight, source in zip(weights, sources, strict=True):
             v.store(builder, weight, source)
-        total = builder.fadd(builder.fadd(*weights[:2]), builder.fadd(*weights[2:]))
-        total = v.fold(builder, total, builder.fadd)
-        builder.store(builder.fadd(builder.fmul(builder.load(sum_pointer), correction), total), sum_pointer)
-        builder.store(new, v.address_of(builder, state_address, F32))
-        builder.store(correction, v.address_of(builder, row, F32, I64(TILE)))
         return context.get_dummy_value()
 
-    return types.none(kind, *[types.int64] * 4, types.float32), codegen
+    return types.none(*[types.int64] * 4), codegen
+
+
+def seen_lanes(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> list[ir.Value]:
+    """For each vector of a tile's scores, which lanes are those of keys low <= j <= high."""
+    bounds = [v.splat(builder, builder.trunc(bound, v.I32)) for bound in (low, high)]
+    result = []
+    for start in range(0, TILE, LANES):
+        lanes = ir.Constant(VI32, [start + i for i in range(LANES)])
+        above, below = builder.icmp_signed(">=", lanes, bounds[0]), builder.icmp_signed("<=", lanes, bounds[1])
+        result.append(builder.and_(above, below))
+    return result
 
 
 @emit
@@ -222,6 +208,20 @@ def cap_row(typing: Any, scores: Any, softcap: Any, scale: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(types.int64, types.float32, types.float32), codegen
+
+
+@emit
+def scale_row(typing: Any, scores: Any, scale: Any) -> Any:
+    """scale * score over one row of TILE scores."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        factors = v.splat(builder, args[1])
+        for c in range(0, TILE, LANES):
+            source = v.address_of(builder, args[0], F32, I64(c))
+            v.store(builder, builder.fmul(v.load(builder, source, VF32), factors), source)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.float32), codegen
 
 
 @emit

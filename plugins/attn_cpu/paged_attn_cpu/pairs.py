@@ -1,4 +1,4 @@
-"""Pairs of bf16 in LLVM: the instructions of AVX512-BF16, an exp that is quick with AVX-512, and loads.
+"""Pairs of bf16 in LLVM: the instructions of AVX512-BF16, and an exp that is quick with AVX-512.
 
 A vector of pairs is <16 x i32>, the first of a pair in the lower half of a lane. For numba the kind of such an element
 is uint32. Nothing here may be emitted unless `has_pair_instructions`.
@@ -12,7 +12,6 @@ from numba.core.registry import cpu_target
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import I16, I32, LANES, VF32
 from paged_core.native.vectors import call
-from paged_core.native.vectors import shuffle as shuffle
 
 VPAIRS = ir.VectorType(I16, 2 * LANES)
 
@@ -36,14 +35,18 @@ def narrow(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     return call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", VPAIRS, [high, low])
 
 
-_LOG2_E = 1.44269504088896341
+LOG2_E = 1.44269504088896341
 _EXP2_POLYNOMIAL = (1.32647250e-3, 9.67151299e-3, 5.55073358e-2, 2.40222424e-1, 6.93147004e-1, 1.0)
 _LEAST_POWER = -200.0  # 2 ** -200 is zero in fp32
 
 
 def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    """exp of every lane for x <= 0 (-inf and NaN included), relative error at most 2e-7, 1 at 0; ten instructions."""
-    power = builder.fmul(x, v.constant(_LOG2_E))
+    """exp of every lane for x <= 0, as `exp2` of a multiple; 1 at 0."""
+    return exp2(builder, builder.fmul(x, v.constant(LOG2_E)))
+
+
+def exp2(builder: ir.IRBuilder, power: ir.Value) -> ir.Value:
+    """2 ** power of every lane, powers <= 0 (-inf and NaN included), relative error at most 2e-7; nine instructions."""
     least = v.constant(_LEAST_POWER)
     power = builder.select(builder.fcmp_ordered("<", power, least), least, power)
     whole = call(builder, f"llvm.roundeven.v{LANES}f32", VF32, [power])
@@ -52,18 +55,3 @@ def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     for coefficient in _EXP2_POLYNOMIAL[1:]:
         p = v.fma(builder, p, rest, v.constant(coefficient))
     return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", VF32, [p, whole, p, I16(-1), I32(4)])
-
-
-# ---- loads ---------------------------------------------------------------------------------------------------------
-
-
-def load_half(builder: ir.IRBuilder, pointer: ir.Value) -> ir.Value:
-    """LANES pairs: half as many from a pointer to pairs, and zeros."""
-    half = v.load(builder, pointer, ir.VectorType(I32, LANES // 2))
-    return shuffle(builder, half, ir.Constant(half.type, [0] * (LANES // 2)), list(range(LANES)))
-
-
-def interleave(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
-    """LANES pairs of what two pointers to bf16 point at."""
-    a, b = (v.load(builder, pointer, v.VI16) for pointer in (first, second))
-    return builder.bitcast(shuffle(builder, a, b, [i + j for i in range(LANES) for j in (0, LANES)]), v.VI32)

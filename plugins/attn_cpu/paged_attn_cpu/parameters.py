@@ -9,13 +9,14 @@ from __future__ import annotations
 KV_HEADS, GROUP, HEAD_DIM, WIDTH, BLOCK_SIZE = range(5)  # WIDTH: head_dim rounded up to whole vectors
 # scratch: fixed until it grows
 QUERIES, PARTIALS, PARTIAL_STATES, WORKSPACE, WORKSPACE_FLOATS, COUNTERS = range(5, 11)
-# the plan: fixed for a step
-NUM_TOKENS, NUM_PREPARE, SLOTS, TABLES, TABLE_STRIDE, NUM_UNITS, UNITS, MEMBERS, NUM_MERGES = range(11, 20)
-PLAN_FIELDS = slice(NUM_TOKENS, NUM_MERGES + 1)
+# the plan: fixed for a step; HEADS: KV heads of a unit that a worker claims together
+NUM_TOKENS, NUM_PREPARE, SLOTS, TABLES, TABLE_STRIDE, NUM_UNITS, UNITS, MEMBERS, NUM_MERGES, HEADS = range(11, 21)
+PLAN_FIELDS = slice(NUM_TOKENS, HEADS + 1)
 # the layer
-Q, K, V, OUT, Q_STRIDE, K_STRIDE, V_STRIDE, OUT_STRIDE, CACHE, LSE, WINDOW, COS, SIN, HALF, CONSTANTS = range(20, 35)
-LAYER_FIELDS = slice(Q, CONSTANTS + 1)
-NUM_PARAMETERS = 35
+Q, K, V, OUT, Q_STRIDE, K_STRIDE, V_STRIDE, OUT_STRIDE, CACHE, LSE, WINDOW, COS, SIN, HALF, CONSTANTS = range(21, 36)
+OPERAND_FIELDS = slice(Q, OUT_STRIDE + 1)
+ANGLE_FIELDS = slice(COS, HALF + 1)
+NUM_PARAMETERS = 36
 
 SCALE, SOFTCAP = range(2)  # of the float32 array at CONSTANTS; softcap 0 = none
 

@@ -31,6 +31,7 @@ SPLIT = at.SPLIT
 # (token, head of the group) rows of a prefill unit and of a shared one: reuse of a widened tile against L1 and L2 room;
 # 128 to 256 rows of a shared unit were at most 5 % faster (heads of 128) or slower (heads of 64) than 64
 QUERY_ROWS = 64
+UNITS_A_WORKER = 4  # from which on units are not taken apart into KV heads
 PREPARE_TOKENS = 8  # tokens rotated and written per claimed item
 
 
@@ -58,8 +59,11 @@ class WorkPlan:
     narrower: dict[int, WorkPlan] = field(default_factory=dict)
 
 
-def make_plan(batch: Batch, group: int, shared: SharedKeys | None = None) -> WorkPlan:
-    """Plan a batch for KV heads with `group` query heads each; a fixed number of numpy calls, whatever the batch."""
+def make_plan(batch: Batch, group: int, shared: SharedKeys | None = None, heads: int = 1, workers: int = 1) -> WorkPlan:
+    """Plan a batch for KV heads with `group` query heads each; a fixed number of numpy calls, whatever the batch.
+
+    heads: KV heads that a worker had best claim together. It does so when that leaves some units for each of `workers`.
+    """
     tokens_a_unit = max(1, QUERY_ROWS // group)
     units, owner = _units(batch, tokens_a_unit, shared)
     num_partials = int(units[:, at.PARTIAL].max(initial=-1)) + 1
@@ -84,6 +88,7 @@ def make_plan(batch: Batch, group: int, shared: SharedKeys | None = None) -> Wor
             units.ctypes.data,
             members.ctypes.data,
             num_merges,
+            heads if len(units) >= UNITS_A_WORKER * workers else 1,
         ],
         dtype=np.int64,
     )

@@ -9,6 +9,8 @@ Element kinds are told apart by the numba type that stores them: float32; uint16
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from llvmlite import ir
 from numba import types
 
@@ -30,8 +32,12 @@ from paged_core.native.vectors import fold as fold
 from paged_core.native.vectors import integers as integers
 from paged_core.native.vectors import load as load
 from paged_core.native.vectors import prefetch as prefetch
+from paged_core.native.vectors import shuffle as shuffle
 from paged_core.native.vectors import splat as splat
 from paged_core.native.vectors import store as store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # ---- element kinds -------------------------------------------------------------------------------------------------
 
@@ -68,17 +74,23 @@ def _widen_fp16(builder: ir.IRBuilder, whole: ir.Value, wide: ir.Type, real: ir.
 
 
 def narrow(builder: ir.IRBuilder, value: ir.Value, kind: types.Type) -> ir.Value:
-    """One fp32 scalar to the stored bits of a kind: round to nearest even, NaN stays NaN."""
+    """fp32 (a vector or a scalar) to the stored bits of a kind: round to nearest even, NaN stays NaN."""
     if kind == types.float32:
         return value
-    bits = builder.bitcast(value, I32)
+    count = value.type.count if isinstance(value.type, ir.VectorType) else 0
+    whole, stored_type = (ir.VectorType(t, count) if count else t for t in (I32, I16))
+    bits = builder.bitcast(value, whole)
     is_nan = builder.fcmp_unordered("uno", value, value)
-    if kind == types.uint16:
-        odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
-        rounded = builder.lshr(builder.add(builder.add(bits, I32(0x7FFF)), odd), I32(16))
-        quiet = builder.or_(builder.lshr(bits, I32(16)), I32(0x40))
-        return builder.trunc(builder.select(is_nan, quiet, rounded), I16)
-    return builder.trunc(_narrow_fp16(builder, bits, is_nan), I16)
+    result = (_narrow_bf16 if kind == types.uint16 else _narrow_fp16)(builder, bits, is_nan)
+    return builder.trunc(result, stored_type)
+
+
+def _narrow_bf16(builder: ir.IRBuilder, bits: ir.Value, is_nan: ir.Value) -> ir.Value:
+    """fp32 bits to bf16 bits."""
+    upper = builder.lshr(bits, _like(bits.type, 16))
+    odd = builder.and_(upper, _like(bits.type, 1))
+    rounded = builder.lshr(builder.add(builder.add(bits, _like(bits.type, 0x7FFF)), odd), _like(bits.type, 16))
+    return builder.select(is_nan, builder.or_(upper, _like(bits.type, 0x40)), rounded)
 
 
 def _narrow_fp16(builder: ir.IRBuilder, bits: ir.Value, is_nan: ir.Value) -> ir.Value:
@@ -87,18 +99,23 @@ def _narrow_fp16(builder: ir.IRBuilder, bits: ir.Value, is_nan: ir.Value) -> ir.
     Normal results round in the integer domain. Subnormal ones add 0.5, whose last mantissa bit weighs exactly one
     fp16 subnormal step (2 ** -24), so that the addition itself rounds to nearest even.
     """
-    magnitude = builder.and_(bits, I32(0x7FFFFFFF))
-    odd = builder.and_(builder.lshr(magnitude, I32(13)), I32(1))
-    rebias = builder.sub(builder.add(builder.add(magnitude, I32(0xFFF)), odd), I32(112 << 23))
-    normal = builder.lshr(rebias, I32(13))
-    shifted = builder.fadd(builder.bitcast(magnitude, F32), ir.Constant(F32, 0.5))
-    subnormal = builder.sub(builder.bitcast(shifted, I32), I32(126 << 23))
-    small = builder.icmp_unsigned("<", magnitude, I32(113 << 23))
+
+    def like(value: int) -> ir.Constant:
+        return _like(bits.type, value)
+
+    real = ir.VectorType(F32, bits.type.count) if isinstance(bits.type, ir.VectorType) else F32
+    magnitude = builder.and_(bits, like(0x7FFFFFFF))
+    odd = builder.and_(builder.lshr(magnitude, like(13)), like(1))
+    rebias = builder.sub(builder.add(builder.add(magnitude, like(0xFFF)), odd), like(112 << 23))
+    normal = builder.lshr(rebias, like(13))
+    shifted = builder.fadd(builder.bitcast(magnitude, real), _like(real, 0.5))
+    subnormal = builder.sub(builder.bitcast(shifted, bits.type), like(126 << 23))
+    small = builder.icmp_unsigned("<", magnitude, like(113 << 23))
     result = builder.select(small, subnormal, normal)
-    overflow = builder.icmp_unsigned(">=", magnitude, I32(143 << 23))
-    result = builder.select(overflow, I32(0x7C00), result)
-    result = builder.select(is_nan, I32(0x7E00), result)
-    sign = builder.and_(builder.lshr(bits, I32(16)), I32(0x8000))
+    overflow = builder.icmp_unsigned(">=", magnitude, like(143 << 23))
+    result = builder.select(overflow, like(0x7C00), result)
+    result = builder.select(is_nan, like(0x7E00), result)
+    sign = builder.and_(builder.lshr(bits, like(16)), like(0x8000))
     return builder.or_(result, sign)
 
 
@@ -155,29 +172,28 @@ def tanh(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 # ---- reductions ----------------------------------------------------------------------------------------------------
 
 
-def sum4(builder: ir.IRBuilder, rows: list[ir.Value]) -> ir.Value:
-    """Horizontal sums of four vectors as one 4-lane vector, always added in the same tree.
+def fold4(builder: ir.IRBuilder, rows: list[ir.Value], combine: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
+    """Horizontal reductions of four vectors as one 4-lane vector, always combined in the same tree.
 
-    Two rounds of interleave-and-add leave [a b c d] in each group of four lanes; two folds add the groups.
+    Two rounds of interleaving leave [a b c d] in each group of four lanes; two folds combine the groups.
     """
+
+    def combined(a: ir.Value, b: ir.Value, low: list[int], high: list[int]) -> ir.Value:
+        return combine(shuffle(builder, a, b, low), shuffle(builder, a, b, high))
+
     low = [4 * g + i + h for g in range(LANES // 4) for i in (0, 1) for h in (0, LANES)]
     high = [4 * g + i + h for g in range(LANES // 4) for i in (2, 3) for h in (0, LANES)]
-    ab, cd = (_add_shuffled(builder, rows[i], rows[i + 1], low, high) for i in (0, 2))
+    ab, cd = (combined(rows[i], rows[i + 1], low, high) for i in (0, 2))
     low = [4 * g + i for g in range(LANES // 4) for i in (0, 1, LANES, LANES + 1)]
     high = [4 * g + i for g in range(LANES // 4) for i in (2, 3, LANES + 2, LANES + 3)]
-    total = _add_shuffled(builder, ab, cd, low, high)
+    total = combined(ab, cd, low, high)
     width = LANES
     while width > 4:
         width //= 2
-        total = _add_shuffled(builder, total, total, list(range(width)), list(range(width, 2 * width)))
+        total = combined(total, total, list(range(width)), list(range(width, 2 * width)))
     return total
 
 
 def maximum(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """The greater lane; `a` where either is NaN."""
     return builder.select(builder.fcmp_ordered("<", a, b), b, a)
-
-
-def _add_shuffled(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, low: list[int], high: list[int]) -> ir.Value:
-    masks = [ir.Constant(ir.VectorType(I32, len(lanes)), lanes) for lanes in (low, high)]
-    return builder.fadd(builder.shuffle_vector(a, b, masks[0]), builder.shuffle_vector(a, b, masks[1]))

@@ -99,9 +99,12 @@ class World:
             _, k, v = self.data[index]
             for position in range(prefix):
                 block, offset = divmod(self.slot(index, position), self.block_size)
-                self.cache[block, 0, :, offset, : self.head_dim] = k[position].to(self.cache.dtype)
-                self.cache[block, 1, :, offset, : self.head_dim] = v[position].to(self.cache.dtype)
-                self.cache[block, :, :, offset, self.head_dim :] = 0
+                rows = torch.zeros(2, *self.cache.shape[2:3], self.cache.shape[-1], dtype=self.cache.dtype)
+                rows[0, :, : self.head_dim], rows[1, :, : self.head_dim] = k[position], v[position]
+                if self.backend.keeps_cells:
+                    fill_cells(self.cache[block], offset, *rows)
+                else:
+                    self.cache[block, :, :, offset] = rows
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
@@ -134,6 +137,17 @@ class World:
             outs.append(out)
             lses.append(lse)
         return torch.cat(outs), torch.cat(lses)
+
+
+def fill_cells(block: torch.Tensor, offset: int, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Write one token's rows, [kv_heads, width], into a block that consists of cells of 16 keys.
+
+    Those of K are lines of a pair of columns by 16 keys, those of V lines of a pair of keys by 16 columns.
+    """
+    heads, width = k.shape
+    cell, key = divmod(offset, 16)
+    block[0].view(heads, -1, width // 2, 16, 2)[:, cell, :, key] = k.view(heads, width // 2, 2)
+    block[1].view(heads, -1, width // 16, 8, 16, 2)[:, cell, :, key // 2, :, key % 2] = v.view(heads, width // 16, 16)
 
 
 def dense(

@@ -1,0 +1,118 @@
+"""Cells: K and V of 16 keys of one head, in lines that the pair instruction multiplies as they are.
+
+    cell of K   [width / 2] lines, one a pair of columns:            key 0 (c, c + 1)  key 1 (c, c + 1)  ...  key 15
+    cell of V   [width / 16] chunks of 8 lines, one a pair of keys:  column 0 (k, k + 1)  column 1  ...  column 15
+
+Where block sizes are multiples of 16, the cache itself consists of cells: a head's keys in a block are block_size / 16
+cells of K, one behind the other, its values so many of V. Other block sizes keep plain rows, and a tile of those is
+packed into cells when it is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from paged_attn_cpu import parameters as at
+from paged_attn_cpu.elements import pointer, row_offset
+from paged_attn_cpu.microkernels import TILE
+from paged_attn_cpu.microkernels_pairs import CELL
+from paged_attn_cpu.microkernels_rows import spread_key, spread_value
+from paged_attn_cpu.vectors import LANES, kernel
+
+AHEAD_BYTES = 8192  # how far ahead of their use keys and values are asked for; see README, "What limits decode"
+MOST_AHEAD = 8  # cells
+
+
+@kernel
+def cells_ahead(width: Any) -> Any:
+    """How many cells lie between what is computed and what is asked for from memory."""
+    return max(1, min(MOST_AHEAD, AHEAD_BYTES // (2 * CELL * width)))
+
+
+@kernel
+def in_cells(p: Any) -> Any:
+    """Whether the cache consists of cells."""
+    return p[at.BLOCK_SIZE] % CELL == 0
+
+
+@kernel
+def key_in_cells(position: Any, width: Any) -> Any:
+    """Element of a head's K in a block where column 0 of the key at `position` lies; pairs lie 2 * CELL apart."""
+    return position // CELL * CELL * width + position % CELL * 2
+
+
+@kernel
+def value_in_cells(position: Any, width: Any) -> Any:
+    """Element of a head's V in a block where column 0 of the key at `position` lies.
+
+    Columns lie 2 apart, and chunks of LANES columns CELL * LANES.
+    """
+    return position // CELL * CELL * width + position % CELL // 2 * 2 * LANES + position % 2
+
+
+@kernel
+def find_cells(p: Any, table: Any, heads: Any, keys: Any, cells: Any) -> Any:
+    """List the addresses of a tile's cells in the order of their use: K of every cell and head, then V.
+
+    heads: (first, number); keys: (start, count); cells: address of the list. It is padded with what may be asked for:
+    its last address, or the cache's when the tile is empty. Returns the number of cells.
+    """
+    first, num_heads = heads
+    start, count = keys
+    num_cells = -(-count // CELL)
+    half = num_cells * num_heads
+    found = carray(pointer(cells), (1 << 40,), np.int64)
+    block_size, width = p[at.BLOCK_SIZE], p[at.WIDTH]
+    shape = (p[at.KV_HEADS], block_size, width)
+    to_head, to_v = block_size * width * 2, row_offset(0, 1, 0, 0, shape) * 2
+    last = p[at.CACHE]
+    for cell in range(num_cells):
+        key = start + cell * CELL
+        block = key // block_size
+        last = p[at.CACHE] + row_offset(table[block], 0, first, key - block * block_size, shape) * 2
+        for head in range(num_heads):
+            found[cell * num_heads + head] = last
+            found[half + cell * num_heads + head] = last + to_v
+            last += to_head
+    for i in range(MOST_AHEAD):
+        found[2 * half + i] = last
+    return num_cells
+
+
+@kernel
+def pack_cells(p: Any, lists: Any, count: Any, packed: Any, cells: Any) -> Any:
+    """Pack rows of K and V into cells at `packed`, and list these. lists: addresses of the row addresses.
+
+    What no key fills is left as it was. Returns the number of cells.
+    """
+    width = p[at.WIDTH]
+    num_cells = -(-count // CELL)
+    size = CELL * width
+    found = carray(pointer(cells), (1 << 40,), np.int64)
+    k_rows, v_rows = carray(pointer(lists[0]), (TILE,), np.int64), carray(pointer(lists[1]), (TILE,), np.int64)
+    for cell in range(num_cells):
+        found[cell] = packed + cell * size * 2
+        found[num_cells + cell] = packed + (num_cells + cell) * size * 2
+    for i in range(MOST_AHEAD):
+        found[2 * num_cells + i] = packed
+    for i in range(count):
+        store_key(k_rows[i], packed, i, width)
+        store_value(v_rows[i], packed + num_cells * size * 2, i, width)
+    return num_cells
+
+
+@kernel
+def store_key(row: Any, head: Any, position: Any, width: Any) -> Any:
+    """Spread a row of K, at an address, over its cell among those of a head, at another."""
+    spread_key((row, head + key_in_cells(position, width) * 2), width)
+
+
+@kernel
+def store_value(row: Any, head: Any, position: Any, width: Any) -> Any:
+    """Spread a row of V, at an address, over its cell among those of a head, at another."""
+    start = head + value_in_cells(position, width) * 2
+    for chunk in range(width // LANES):
+        spread_value((row + chunk * LANES * 2, start + chunk * CELL * LANES * 2))
