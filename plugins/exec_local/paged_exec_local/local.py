@@ -13,13 +13,20 @@ from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
-from paged_core.model.memory import prefer_huge_pages, release_free_memory
+from paged_core.model.memory import (
+    large_blocks_returned,
+    prefer_huge_pages,
+    release_code,
+    release_free_memory,
+)
 from paged_core.model.place import Place
 from paged_core.model.runner import Runner
 from paged_core.native.compile import use_cache_dir
 from paged_core.tracing import Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -80,20 +87,7 @@ class LocalExecutor(Executor):
         need, spec = self._need, self._need.spec
         if need.threads:
             torch.set_num_threads(need.threads)
-        loader: Loader = self._plugins.create("loader", need.loader, LoaderNeed(need.model, need.cache_dir))
-        loader.pull()
-        fused = "fused_rope" in need.attn_required
-        if need.cache_dir and need.device == "cpu":
-            use_cache_dir(str(Path(need.cache_dir) / "kernels"))
-        decoder = Decoder.load(
-            spec,
-            loader.weights(),
-            Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization),
-            self._attention,
-            fused_rope=fused,
-            max_length=need.max_len,
-        )
-        release_free_memory()
+        decoder = self._load()
         sampler: Sampler = self._plugins.create(
             "sampler",
             need.sampler,
@@ -128,8 +122,34 @@ class LocalExecutor(Executor):
         """Drop weights and pools."""
         self._runner = None
 
+    def _load(self) -> Decoder:
+        """The model, with no more memory than its weights and the largest of them need besides."""
+        need = self._need
+        loader: Loader = self._plugins.create("loader", need.loader, LoaderNeed(need.model, need.cache_dir))
+        loader.pull()
+        if need.cache_dir and need.device == "cpu":
+            use_cache_dir(str(Path(need.cache_dir) / "kernels"))
+        with large_blocks_returned():
+            decoder = Decoder.load(
+                need.spec,
+                _when_kernels_are_there(loader.weights()),
+                Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization),
+                self._attention,
+                fused_rope="fused_rope" in need.attn_required,
+                max_length=need.max_len,
+            )
+        release_free_memory()
+        release_code()
+        return decoder
+
     def _cache(self, num_blocks: int, device: str) -> torch.Tensor:
         layout = self._attention.layout(num_blocks)
         cache = torch.empty(layout.shape, dtype=getattr(torch, layout.dtype), device=device)
         prefer_huge_pages(cache)
         return cache
+
+
+def _when_kernels_are_there(weights: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights. The decoder has its kernels before it asks for the first: the compiler's code may go."""
+    release_code()
+    yield from weights

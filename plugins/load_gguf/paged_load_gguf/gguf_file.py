@@ -63,6 +63,13 @@ class GgufFile:
         """The stored bytes of a tensor, a flat view of the map."""
         return np.frombuffer(self._map, np.uint8, tensor.num_bytes, tensor.offset)
 
+    def release(self, tensor: TensorInfo) -> None:
+        """Let the pages of a tensor go that has been read; reading it again fetches them again. Nobody may have
+        written to a view of it."""
+        if hasattr(self._map, "madvise"):
+            begin = tensor.offset // mmap.PAGESIZE * mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, begin, tensor.offset + tensor.num_bytes - begin)
+
 
 class _Parser:
     """A cursor over the header; every read is checked against the end of the file."""

@@ -10,7 +10,7 @@ import torch
 
 from paged_core.errors import ModelFormatError, ModelUnsupportedError
 from paged_load_gguf.architecture import ROPE_TENSORS
-from paged_load_gguf.dequantize import QUANTIZED, STORED_AS_IS, dequantize
+from paged_load_gguf.dequantize import QUANTIZED, STORED_AS_IS, Scratch, dequantize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,16 +60,19 @@ def canonical_weights(file: GgufFile, spec: ModelSpec) -> Iterator[tuple[str, Te
             message = f"{file.path}: tensor {tensor.name!r} is of type {tensor.type_name}; {known} are read"
             raise ModelUnsupportedError(message)
     translator = _Translator(spec, file.metadata.get("general.architecture", ""), str(file.path))
+    scratch = Scratch()
     for tensor in file.tensors.values():
         if tensor.name not in ROPE_TENSORS:
-            yield from translator.translate(tensor.name, load(file, tensor))
+            yield from translator.translate(tensor.name, load(file, tensor, scratch))
 
 
-def load(file: GgufFile, tensor: TensorInfo) -> Tensor:
-    """The values of one tensor, [out, in] for a linear one."""
+def load(file: GgufFile, tensor: TensorInfo, scratch: Scratch | None = None) -> Tensor:
+    """The values of one tensor, [out, in] for a linear one; dequantised ones in an array of `scratch` if it can be."""
     data = file.data(tensor)
     if tensor.type_name in QUANTIZED:
-        return torch.from_numpy(dequantize(data, tensor.type_name)).view(tensor.shape)
+        values = torch.from_numpy(dequantize(data, tensor.type_name, scratch)).view(tensor.shape)
+        file.release(tensor)
+        return values
     numpy_type, torch_type = _VIEWS[tensor.type_name]
     return torch.from_numpy(data.view(numpy_type)).view(torch_type).view(tensor.shape)
 

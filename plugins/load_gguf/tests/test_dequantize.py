@@ -3,8 +3,9 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
+import torch
 from paged_load_gguf import dequantize as module
-from paged_load_gguf.dequantize import QUANTIZED, dequantize
+from paged_load_gguf.dequantize import QUANTIZED, Scratch, dequantize
 
 SCALE_COLUMNS = {  # where each block keeps float16 numbers; random bytes there would mostly be absurd or NaN
     "Q4_0": (0,),
@@ -62,3 +63,16 @@ def test_the_chunk_size_does_not_show(monkeypatch):
     whole = dequantize(blocks, "Q6_K")
     monkeypatch.setattr(module, "CHUNK_BLOCKS", 5)
     np.testing.assert_array_equal(dequantize(blocks, "Q6_K"), whole)
+
+
+def test_an_array_is_used_again_once_nobody_holds_it_and_never_before():
+    scratch = Scratch()
+    first, second = scratch.take(64), scratch.take(64)
+    assert first is not second
+    held = torch.from_numpy(second).view(8, 8)
+    place = first.ctypes.data
+    del first, second
+    assert scratch.take(64).ctypes.data == place
+    taken = [scratch.take(64) for _ in range(20)]
+    assert len({array.ctypes.data for array in taken} | {held.data_ptr()}) == 21
+    assert len(scratch.take(32)) == 32

@@ -48,6 +48,14 @@ def test_metadata_and_places_equal_those_of_the_gguf_package(files):
         np.testing.assert_array_equal(file.data(mine), tensor.data.view(np.uint8).reshape(-1))
 
 
+def test_a_tensor_that_was_let_go_is_read_again(files):
+    file = GgufFile(files.llama())
+    for tensor in file.tensors.values():
+        before = file.data(tensor).copy()
+        file.release(tensor)
+        np.testing.assert_array_equal(file.data(tensor), before)
+
+
 def test_a_float_is_the_decimal_its_author_wrote(files):
     assert GgufFile(files.llama()).metadata["llama.attention.layer_norm_rms_epsilon"] == 1e-5
 

@@ -166,6 +166,16 @@ def test_quantised_tensors_come_as_float32_in_their_rows(files, open_loader):
     torch.testing.assert_close(weights["layers.0.attn.v.weight"], wanted, rtol=0, atol=0)
 
 
+def test_quantised_tensors_that_are_kept_are_not_overwritten(files, open_loader):
+    kind = gguf.GGMLQuantizationType.Q8_0
+    arrays = {name: array for name, array in files_llama().items() if array.ndim == 2}
+    stored = {name: (gguf.quantize(array, kind), kind) for name, array in arrays.items()}
+    kept = dict(open_loader(files.llama(tensors=stored)).weights())
+    for name, layer in (("ffn_gate", "mlp.gate"), ("ffn_up", "mlp.up"), ("attn_v", "attn.v")):
+        wanted = torch.from_numpy(gguf.dequantize(*stored[f"blk.0.{name}.weight"]))
+        torch.testing.assert_close(kept[f"layers.0.{layer}.weight"], wanted, rtol=0, atol=0)
+
+
 def test_an_unread_type_names_tensor_and_type_before_anything_is_read(files, open_loader):
     stored = np.zeros((262, 18), np.uint8)  # 32 values of IQ4_NL a row
     kind = gguf.GGMLQuantizationType.IQ4_NL
