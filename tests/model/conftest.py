@@ -12,7 +12,6 @@ from paged_attn_torch import TorchAttentionProvider
 
 from paged_core.api.attention import AttentionNeed
 from paged_core.api.batch import Batch
-from paged_core.api.provider import PluginSettings
 from paged_core.model.decoder import Decoder
 from paged_core.model.place import Place
 from paged_core.model.spec import spec_from_hf
@@ -82,21 +81,26 @@ def canonical(spec: ModelSpec, state: dict[str, torch.Tensor]) -> Iterator[tuple
 
 
 class PagedModel:
-    """A Decoder over attn_torch with a small pool whose blocks are handed out in random order and start as NaN."""
+    """A Decoder with a small pool whose blocks are handed out in random order and start as NaN.
+
+    Its attention is attn_torch, or what `provider` makes.
+    """
 
     def __init__(
-        self, spec: ModelSpec, weights: Any, block_size: int = 4, dtype: torch.dtype = torch.float32, **load: Any
-    ) -> None:
+        self, spec: ModelSpec, weights: Any, block_size: int = 4, dtype: torch.dtype = torch.float32,
+        provider: Any = None, quantization: str = "none", **load: Any,
+    ) -> None:  # fmt: skip
         self.spec = spec
         self.block_size = block_size
         need = AttentionNeed(
             "cpu", str(dtype)[6:], str(dtype)[6:], spec.num_heads, spec.num_kv_heads, spec.head_dim, block_size,
             windows=tuple({w for w in spec.windows if w}), softcap=spec.attention_softcap,
+            required=frozenset({"fused_rope"} if load.get("fused_rope") else ()),
         )  # fmt: skip
-        provider = TorchAttentionProvider()
+        provider = provider or TorchAttentionProvider()
         assert provider.probe(need).ok
-        self.attention = provider.create(need, PluginSettings(), None)
-        place = Place(torch.device("cpu"), dtype)
+        self.attention = provider.create(need, provider.Settings(), None)
+        place = Place(torch.device("cpu"), dtype, quantization)
         self.decoder = Decoder.load(spec, weights, place, self.attention, **load)
         layout = self.attention.layout(64)
         self.caches = [torch.full(layout.shape, torch.nan, dtype=dtype) for _ in range(spec.num_layers)]
@@ -128,6 +132,8 @@ class PagedModel:
         )
         ids = torch.tensor([token for row in rows for token in tokens[row]])
         where = torch.tensor(positions)
+        if self.decoder.fused_rope:
+            batch.rope = self.decoder.rope_tables(where)
         hidden = self.decoder.forward(ids, where, self.caches, self.attention.plan(batch))
         return dict(zip(rows, self.decoder.logits(hidden).split(counts), strict=True))
 
