@@ -89,6 +89,11 @@ class TorchSampler(Sampler):
 
         `logits` is left as it was. Raises PluginContractError for a row that was never started.
         """
+        asks_more = num_candidates is not None and num_candidates.any()
+        if self._table.plain[rows].all() and not self._processors.active[rows].any() and not asks_more:
+            tokens = _best_of_sound(logits)
+            if tokens is not None:
+                return Samples(tokens)
         step = self._begin(logits, rows, positions, num_candidates)
         special = np.flatnonzero(
             step.processed
@@ -272,6 +277,17 @@ def argmax(logits: Tensor) -> Tensor:
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
     return torch.from_numpy(logits.float().numpy().argmax(axis=-1))
+
+
+def _best_of_sound(logits: Tensor) -> NDArray[np.int32] | None:
+    """`argmax` on the host, or None if any row has no best token (NaN, or everything masked)."""
+    if logits.device.type != "cpu":
+        peaks, tokens = logits.max(dim=-1)
+        both = torch.stack((tokens.double(), peaks.double())).cpu().numpy()
+        return both[0].astype(np.int32) if (both[1] > -np.inf).all() else None
+    wide = logits.float().numpy()
+    best = wide.argmax(axis=-1)
+    return best.astype(np.int32) if (wide[np.arange(len(wide)), best] > -np.inf).all() else None
 
 
 def _candidates(work: Tensor, index: NDArray[np.int64], wanted: NDArray[np.int64]) -> dict[int, TopLogprobs]:
