@@ -13,6 +13,7 @@ from paged_attn_cpu import parameters as at
 from paged_attn_cpu.blocks import BlockCopier
 from paged_attn_cpu.calls import LayerCalls
 from paged_attn_cpu.kernels_attend import workspace_floats
+from paged_attn_cpu.kernels_cells import SCALING_BYTES
 from paged_attn_cpu.microkernels_pairs import CELL
 from paged_attn_cpu.pairs import has_pair_instructions
 from paged_attn_cpu.planning import WorkPlan, make_plan
@@ -20,6 +21,7 @@ from paged_attn_cpu.shared import find_shared
 from paged_attn_cpu.vectors import LANES
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout, NativeCalls
 from paged_core.errors import PluginContractError
+from paged_core.native.dots import has_quads
 from paged_core.native.team import Team, native_function
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from paged_core.api.allocator import BlockCopy, SwapPair
     from paged_core.api.batch import Batch
 
-ELEMENTS: dict[str, Any] = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.int16}
+ELEMENTS: dict[str, Any] = {"float32": np.float32, "bfloat16": np.uint16, "float16": np.int16, "uint8": np.uint8}
 SMALL_WORK = 1 << 14  # (row, key) pairs of all KV heads below which one thread is faster than waking a second
 
 
@@ -42,7 +44,7 @@ class CpuAttention(Attention):
     rows, or, where `keeps_cells` says so, cells of 16 keys (kernels_cells.py).
     """
 
-    def __init__(self, need: AttentionNeed, num_threads: int, pairs: bool = True) -> None:
+    def __init__(self, need: AttentionNeed, num_threads: int, pairs: bool = True, quads: bool = True) -> None:
         self._need = need
         self._group = need.num_heads // need.num_kv_heads
         self._width = -(-need.head_dim // LANES) * LANES
@@ -55,9 +57,13 @@ class CpuAttention(Attention):
         # the compiled objects own the machine code: keep them as long as their addresses
         in_pairs = pairs and need.dtype == need.kv_dtype == "bfloat16" and has_pair_instructions()
         self.keeps_cells = in_pairs and need.block_size % CELL == 0
-        self._heads_together = need.num_kv_heads if self.keeps_cells else 1
+        self._in_codes = need.kv_dtype == "uint8"
+        self._heads_together = need.num_kv_heads if self.keeps_cells or self._in_codes else 1
+        cache_element = ELEMENTS[need.kv_dtype]
+        if self._in_codes and not (quads and has_quads()):
+            cache_element = np.int8
         self._compiled = entry.compile_native(
-            entry.make_layer_function(ELEMENTS[need.dtype], ELEMENTS[need.kv_dtype], in_pairs, digest)
+            entry.make_layer_function(ELEMENTS[need.dtype], cache_element, in_pairs, digest)
         )
         self._layer_function = native_function(self._compiled.address)
         self._copier = BlockCopier(self._team, digest)
@@ -82,10 +88,14 @@ class CpuAttention(Attention):
         p[[at.KV_HEADS, at.GROUP, at.HEAD_DIM]] = need.num_kv_heads, self._group, need.head_dim
         p[[at.WIDTH, at.BLOCK_SIZE]] = self._width, need.block_size
         p[at.WORKSPACE], p[at.WORKSPACE_FLOATS] = self._workspace.ctypes.data, floats
+        p[at.MAX_WORKERS] = num_threads
 
     def layout(self, num_blocks: int) -> KVLayout:
         """The cache tensor of one layer: [blocks, 2, kv_heads, block_size, width]."""
         need = self._need
+        if self._in_codes:
+            size = need.num_kv_heads * need.block_size // CELL * (2 * CELL * self._width + SCALING_BYTES)
+            return KVLayout((num_blocks, size), need.kv_dtype, 0, size)
         shape = (num_blocks, 2, need.num_kv_heads, need.block_size, self._width)
         return KVLayout(shape, need.kv_dtype, 0, math.prod(shape[1:]) * self._kv_dtype.itemsize)
 

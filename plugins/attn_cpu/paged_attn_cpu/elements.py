@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numba import int64, types
+from numba.extending import overload
 
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import emit, kernel
 from paged_core.native.elements import claim as claim
 from paged_core.native.elements import observe as observe
 from paged_core.native.elements import pointer as pointer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PAIRS = types.uint32
+CODES = (types.uint8, types.int8)
+"""Kinds of a cache of codes: uint8 where they are multiplied by instruction, int8 elsewhere (quads.py)."""
+
+
+def by_kind(choose: Callable[[Any], Any]) -> Any:
+    """A function of (kind, arguments) for kernels, which is choose(kind): settled when they are compiled.
+
+    What `choose` returns has these two parameters too.
+    """
+
+    def called(kind: Any, arguments: Any) -> Any:
+        raise NotImplementedError("for compiled code only")
+
+    def implementation(kind: Any, arguments: Any) -> Any:
+        return choose(kind)
+
+    overload(called, jit_options={"error_model": "numpy"})(implementation)
+    return called
 
 
 @emit
@@ -39,6 +63,16 @@ def is_wide(typing: Any, kind: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.get_constant(types.boolean, kind == types.float32)
+
+    return types.boolean(kind), codegen
+
+
+@emit
+def is_codes(typing: Any, kind: Any) -> Any:
+    """Whether the cache holds codes; known when the kernel is compiled."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_constant(types.boolean, kind in CODES)
 
     return types.boolean(kind), codegen
 

@@ -19,11 +19,11 @@ from numba import carray
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import claim, observe, pointer
-from paged_attn_cpu.kernels_attend import attend, takes_heads, workspace, workspace_rows
+from paged_attn_cpu.kernels_attend import workspace, workspace_rows
 from paged_attn_cpu.kernels_cells import in_cells
 from paged_attn_cpu.kernels_merge import keep_partial, merge_partials, shared_counter, write_rows
-from paged_attn_cpu.kernels_write import store_row, write_token
-from paged_attn_cpu.planning import PREPARE_TOKENS
+from paged_attn_cpu.kernels_prepare import prepare_all
+from paged_attn_cpu.kernels_units import attend, takes_heads
 from paged_attn_cpu.vectors import kernel
 from paged_core.native.compile import compile_native
 from paged_core.native.compile import source_digest as digest_of
@@ -32,39 +32,6 @@ __all__ = ["compile_native", "copy_function", "make_layer_function", "source_dig
 
 CLAIMED_LATE = 8  # last units per worker that are claimed only when the worker is free
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
-
-
-@kernel
-def prepare(p: Any, item: Any, inputs: Any, cache: Any, angles: Any, queries: Any, spread: Any) -> Any:
-    """Rotate and write PREPARE_TOKENS tokens.
-
-    inputs: (q, k, v); angles: (cos, sin); queries: (where q goes, what it is multiplied by); spread: see `write_token`.
-    """
-    q, k, v = inputs
-    kv_heads, group, head_dim, width = p[at.KV_HEADS], p[at.GROUP], p[at.HEAD_DIM], p[at.WIDTH]
-    num_tokens, half = p[at.NUM_TOKENS], p[at.HALF]
-    slots = carray(pointer(p[at.SLOTS]), (num_tokens,), np.int64)
-    sizes, shape = (kv_heads, head_dim, width, p[at.BLOCK_SIZE]), (head_dim, width)
-    for token in range(item * PREPARE_TOKENS, min((item + 1) * PREPARE_TOKENS, num_tokens)):
-        here = (angles[0], angles[1], token * half, half)
-        write_token(token, slots[token], (k, v, p[at.K_STRIDE], p[at.V_STRIDE]), cache, here, sizes, spread)
-        for head in range(kv_heads * group):
-            target = ((head // group * num_tokens + token) * group + head % group) * width
-            store_row(q, token * p[at.Q_STRIDE] + head * head_dim, queries[0], target, here, shape, queries[1])
-
-
-@kernel
-def prepare_all(p: Any, inputs: Any, cache: Any, angles: Any, queries: Any, spread: Any) -> Any:
-    """`prepare` items until none is left, then wait for those of the other workers."""
-    counters = p[at.COUNTERS]
-    while True:
-        item = claim(counters + at.NEXT_PREPARE * 8, 1)
-        if item >= p[at.NUM_PREPARE]:
-            break
-        prepare(p, item, inputs, cache, angles, queries, spread)
-        claim(counters + at.PREPARED * 8, 1)
-    while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
-        pass
 
 
 @kernel
@@ -88,7 +55,7 @@ def attend_all(p: Any, parts: Any, kind: Any, element_bytes: Any, out: Any) -> A
             following = (unit, (head + together, together))
             if head + together == first + heads:
                 following = (later, (beyond % blocks * heads, heads if takes_heads(later) else 1))
-            attend(p, unit, (head, together), parts, kind, element_bytes, following)
+            attend(kind, (p, unit, (head, together), parts, element_bytes, following))
             finish_heads(p, unit, (head, together), parts, out)
         item = coming if early else claim(counters + at.NEXT_UNIT * 8, 1)
 
@@ -141,11 +108,13 @@ def finish_shared(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
 def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, sources: str) -> Any:
     """The Python function behind one entry point: activations of type `element`, cache of type `cache_element`.
 
-    in_pairs: multiply bf16 pairs by instruction (both elements must be bf16); else everything is widened to fp32.
+    cache_element: uint8 for codes that are multiplied by instruction, int8 for codes without. in_pairs: multiply bf16
+    pairs by instruction (both elements must be bf16); else all elements but codes are widened to fp32.
     `sources` is not used by it; being in its closure it is part of numba's cache key (see `source_digest`).
     """
     element_bytes = np.dtype(cache_element).itemsize
     tile_element, query_element = (np.uint32, np.uint16) if in_pairs else (cache_element, np.float32)
+    row_element = np.float32 if element_bytes == 1 else cache_element
 
     def layer(parameters: Any) -> None:
         sources  # noqa: B018
@@ -159,9 +128,12 @@ def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, source
         queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), query_element)
         scale = np.float32(1.0) if in_pairs else carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
         kind = tile_element(0)
-        parts = workspace(p, claim(counters + at.WORKERS * 8, 1), workspace_rows(p))
-        spread = (in_pairs and in_cells(p), carray(pointer(parts[1]), (EVERYTHING,), cache_element))
-        prepare_all(p, (q, k, v), cache, (cos, sin), (queries, scale), spread)
+        worker = claim(counters + at.WORKERS * 8, 1)
+        if worker >= p[at.MAX_WORKERS]:
+            return
+        parts = workspace(p, worker, workspace_rows(p))
+        spread = (in_pairs and in_cells(p), carray(pointer(parts[1]), (EVERYTHING,), row_element), parts[1])
+        prepare_all(kind, p, (q, k, v), cache, (cos, sin), (queries, scale), spread)
         attend_all(p, parts, kind, element_bytes, out)
 
     return layer

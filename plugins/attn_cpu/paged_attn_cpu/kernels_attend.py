@@ -1,8 +1,8 @@
 """The second half: one unit of the work list against its KV heads, tile by tile with an online softmax.
 
 Decode and prefill are the same algorithm on different shapes. A unit's rows are (query token, head of the group); its
-keys come in tiles of 64 at absolute multiples of 64. The products are taken in bf16 pairs (kernels_pairs.py) or in
-fp32 (kernels_products.py). A row's arithmetic is the same in every shape of unit.
+keys come in tiles of 64 at absolute multiples of 64. A row's arithmetic is the same in every shape of unit. Here are
+what units of all kinds begin with, and those in fp32; kernels_units.py goes on.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray, types
-from numba.extending import overload
+from numba import carray
 
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import observe, pointer, query_bytes, row_offset
-from paged_attn_cpu.kernels_cells import MOST_AHEAD, cells_ahead, find_cells, in_cells, pack_cells
+from paged_attn_cpu.kernels_cells import MOST_AHEAD
 from paged_attn_cpu.kernels_merge import INFINITY, copy_floats, shared_counter
-from paged_attn_cpu.kernels_pairs import attend_few, attend_many
 from paged_attn_cpu.kernels_products import add_tile, score_tile, widen_tile
 from paged_attn_cpu.microkernels import KEYS, STRIDE, TILE, cap_row, prefetch_rows, softmax_row
 from paged_attn_cpu.microkernels_pairs import CELL
@@ -214,84 +212,3 @@ def attend_wide(p: Any, unit: Any, head: Any, parts: Any, kind: Any, element_byt
         tile = (start, count, coming, row_bytes)
         attend_tile(p, unit, (acc, scores, states, wide_k, wide_v, queries), kind, tile, (this, ahead))
         this, ahead, count = ahead, this, coming
-
-
-@kernel
-def list_cells(p: Any, unit: Any, heads: Any, start: Any, parts: Any, cells: Any) -> Any:
-    """List the cells of a unit's tile at `start` for `heads` (first, number); returns how many addresses these are.
-
-    Where the cache has no cells, they are packed here.
-    """
-    table = carray(pointer(p[at.TABLES] + unit[at.ROW] * p[at.TABLE_STRIDE] * 4), (1 << 40,), np.int32)
-    count = min(TILE, max(visible_keys(p, unit)[1] - start, 0))
-    if in_cells(p):
-        return 2 * heads[1] * find_cells(p, table, heads, (start, count), cells)
-    find_rows(p, table, heads[0], (start, count), (parts[5], parts[6]), 2)
-    return 2 * pack_cells(p, (parts[5], parts[6]), count, parts[3], cells)
-
-
-@kernel
-def attend_pairs(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, following: Any) -> Any:
-    """All keys of one unit into the accumulators and states of `parts`, in pairs of bf16.
-
-    heads: (first, number) of KV heads, more than one only if `takes_heads`; accumulators and states of the heads lie
-    one behind the other.
-    """
-    acc, scores, states, cells = parts[0], parts[1], parts[2], parts[8]
-    rows, width = unit[at.COUNT] * p[at.GROUP], p[at.WIDTH]
-    for i in range(heads[1]):
-        start_rows(p, unit, heads[0] + i, acc + i * rows * width * 4, states + i * rows * 8)
-    work = (acc, scores, states, find_queries(p, unit, heads[0], kind, parts[7]))
-    begin, end = visible_keys(p, unit)
-    direct = in_cells(p)
-    found = carray(pointer(cells), (1 << 40,), np.int64)
-    listed = list_cells(p, unit, heads, begin, parts, cells)
-    for start in range(begin, end, TILE):
-        tile = (start, min(TILE, end - start))
-        coming, ahead = np.int64(0), cells
-        if direct:
-            ahead = cells + listed * 8
-            if start + TILE < end:
-                coming = list_cells(p, unit, heads, start + TILE, parts, ahead)
-            else:
-                coming = list_cells(p, following[0], following[1], visible_keys(p, following[0])[0], parts, ahead)
-        if takes_heads(unit):
-            attend_few(p, unit, work, tile, (cells, cells_ahead(width) if direct else 0), heads[1])
-        else:
-            attend_many(p, unit, work, tile, (cells, ahead))
-        if direct:
-            for i in range(coming + MOST_AHEAD):
-                found[i] = found[listed + i]
-            listed = coming
-        elif start + TILE < end:
-            listed = list_cells(p, unit, heads, start + TILE, parts, cells)
-
-
-@kernel
-def takes_heads(unit: Any) -> Any:
-    """Whether a unit's KV heads may be attended to together: one token of one sequence."""
-    return unit[at.COUNT] == 1 and unit[at.FIRST_MEMBER] < 0
-
-
-def attend(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
-    """All keys of one unit into the accumulators and states of `parts` (see `workspace`), in the arithmetic of `kind`.
-
-    heads: (first, number) of KV heads; following: (unit, heads) this worker does next, whose first tile is asked for
-    while the last one here is computed.
-    """
-    raise NotImplementedError("for compiled code only")
-
-
-def _attend_in_pairs(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
-    attend_pairs(p, unit, heads, parts, kind, following)
-
-
-def _attend_wide(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
-    attend_wide(p, unit, heads[0], parts, kind, element_bytes, (following[0], following[1][0]))
-
-
-def _choose(p: Any, unit: Any, heads: Any, parts: Any, kind: Any, element_bytes: Any, following: Any) -> Any:
-    return _attend_in_pairs if kind == types.uint32 else _attend_wide
-
-
-overload(attend, jit_options={"error_model": "numpy"})(_choose)

@@ -16,20 +16,42 @@ import numpy as np
 from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import pointer, row_offset
+from paged_attn_cpu.elements import is_codes, pointer
 from paged_attn_cpu.microkernels import TILE
 from paged_attn_cpu.microkernels_pairs import CELL
-from paged_attn_cpu.microkernels_rows import spread_key, spread_value
+from paged_attn_cpu.microkernels_rows import list_run, spread_key, spread_value
 from paged_attn_cpu.vectors import LANES, kernel
 
 AHEAD_BYTES = 8192  # how far ahead of their use keys and values are asked for; see README, "What limits decode"
 MOST_AHEAD = 8  # cells
+SCALING_BYTES = 4 * CELL * 4  # behind a cell of K in codes: four fp32 a key, see kernels_codes.py
 
 
 @kernel
-def cells_ahead(width: Any) -> Any:
+def cell_sizes(kind: Any, width: Any) -> Any:
+    """Bytes of a cell of K and of V."""
+    if is_codes(kind):
+        return CELL * width + SCALING_BYTES, CELL * width
+    return 2 * CELL * width, 2 * CELL * width
+
+
+@kernel
+def cells_ahead(kind: Any, width: Any) -> Any:
     """How many cells lie between what is computed and what is asked for from memory."""
-    return max(1, min(MOST_AHEAD, AHEAD_BYTES // (2 * CELL * width)))
+    return max(1, min(MOST_AHEAD, AHEAD_BYTES // cell_sizes(kind, width)[1]))
+
+
+@kernel
+def cell_offset(block: Any, part: Any, head: Any, cell: Any, shape: Any, sizes: Any) -> Any:
+    """Bytes from the cache's beginning to a cell of a block: there lie all heads' K, then V. part: 0 = K, 1 = V.
+
+    shape: (kv_heads, cells of a head in a block); sizes: `cell_sizes`.
+    """
+    kv_heads, num_cells = shape
+    start = np.int64(block) * kv_heads * num_cells * (sizes[0] + sizes[1])
+    if part == 1:
+        start += kv_heads * num_cells * sizes[0]
+    return start + (head * num_cells + cell) * sizes[part]
 
 
 @kernel
@@ -54,31 +76,28 @@ def value_in_cells(position: Any, width: Any) -> Any:
 
 
 @kernel
-def find_cells(p: Any, table: Any, heads: Any, keys: Any, cells: Any) -> Any:
+def find_cells(p: Any, table: Any, heads: Any, keys: Any, cells: Any, sizes: Any) -> Any:
     """List the addresses of a tile's cells in the order of their use: K of every cell and head, then V.
 
-    heads: (first, number); keys: (start, count); cells: address of the list. It is padded with what may be asked for:
-    its last address, or the cache's when the tile is empty. Returns the number of cells.
+    heads: (first, number); keys: (start, count); cells: address of the list; sizes: `cell_sizes`. The list is padded
+    with what may be asked for: its last address, or the cache's when the tile is empty. Returns the number of cells.
     """
     first, num_heads = heads
     start, count = keys
     num_cells = -(-count // CELL)
     half = num_cells * num_heads
-    found = carray(pointer(cells), (1 << 40,), np.int64)
-    block_size, width = p[at.BLOCK_SIZE], p[at.WIDTH]
-    shape = (p[at.KV_HEADS], block_size, width)
-    to_head, to_v = block_size * width * 2, row_offset(0, 1, 0, 0, shape) * 2
+    block_size = p[at.BLOCK_SIZE]
+    shape = (p[at.KV_HEADS], block_size // CELL)
     last = p[at.CACHE]
     for cell in range(num_cells):
         key = start + cell * CELL
-        block = key // block_size
-        last = p[at.CACHE] + row_offset(table[block], 0, first, key - block * block_size, shape) * 2
-        for head in range(num_heads):
-            found[cell * num_heads + head] = last
-            found[half + cell * num_heads + head] = last + to_v
-            last += to_head
-    for i in range(MOST_AHEAD):
-        found[2 * half + i] = last
+        block, place = table[key // block_size], key % block_size // CELL
+        k = p[at.CACHE] + cell_offset(block, 0, first, place, shape, sizes)
+        last = p[at.CACHE] + cell_offset(block, 1, first, place, shape, sizes)
+        entry = cells + cell * num_heads * 8
+        list_run(entry, k, shape[1] * sizes[0], num_heads)
+        list_run(entry + half * 8, last, shape[1] * sizes[1], num_heads)
+    list_run(cells + 2 * half * 8, last, 0, MOST_AHEAD)
     return num_cells
 
 
@@ -91,13 +110,9 @@ def pack_cells(p: Any, lists: Any, count: Any, packed: Any, cells: Any) -> Any:
     width = p[at.WIDTH]
     num_cells = -(-count // CELL)
     size = CELL * width
-    found = carray(pointer(cells), (1 << 40,), np.int64)
     k_rows, v_rows = carray(pointer(lists[0]), (TILE,), np.int64), carray(pointer(lists[1]), (TILE,), np.int64)
-    for cell in range(num_cells):
-        found[cell] = packed + cell * size * 2
-        found[num_cells + cell] = packed + (num_cells + cell) * size * 2
-    for i in range(MOST_AHEAD):
-        found[2 * num_cells + i] = packed
+    list_run(cells, packed, size * 2, 2 * num_cells)
+    list_run(cells + 2 * num_cells * 8, packed, 0, MOST_AHEAD)
     for i in range(count):
         store_key(k_rows[i], packed, i, width)
         store_value(v_rows[i], packed + num_cells * size * 2, i, width)

@@ -28,6 +28,8 @@ from paged_attn_cpu.microkernels_pairs import (
 )
 from paged_attn_cpu.vectors import LANES, kernel
 
+WHOLE = np.int64(TILE)  # not a literal: kernels are compiled anew for those
+
 
 @kernel
 def patch_rows(left: Any) -> Any:
@@ -172,7 +174,7 @@ def attend_few(p: Any, unit: Any, parts: Any, tile: Any, cells: Any, heads: Any)
                 score_cell(size, q, (entry, entry + ahead), width, target)
                 row += size
             entry += 8
-    scale = prepare_scores(p, unit, tile, (0, rows, rows), scores)
+    scale = prepare_scores(p, unit, tile, (np.int64(0), rows, rows), scores)
     row = 0
     while row < rows:
         size = patch_rows(rows - row)
@@ -212,6 +214,6 @@ def attend_many(p: Any, unit: Any, parts: Any, tile: Any, cells: Any) -> Any:
             for cell in range(seen):
                 score_cell(size, q, (here + cell * 8, ahead + cell * 8), width, scores + cell * CELL * 4)
         weigh_rows(size, scores, states + row * 8, prepare_scores(p, unit, tile, (row, size, group), scores))
-        add_patch(size, scores, (here + half, ahead + half), last + 1, acc + row * width * 4, width, TILE)
+        add_patch(size, scores, (here + half, ahead + half), last + 1, acc + row * width * 4, width, WHOLE)
         ahead = here
         row += size

@@ -49,16 +49,16 @@ def write_token(token: Any, slot: Any, inputs: Any, cache: Any, angles: Any, siz
         return
     k, v, k_stride, v_stride = inputs
     kv_heads, head_dim, width, block_size = sizes
-    no_angles = (angles[0], angles[1], angles[2], 0)
+    no_angles, begin = (angles[0], angles[1], angles[2], np.int64(0)), np.int64(0)
     block, position = slot // block_size, slot % block_size
     to_cells, row = spread
-    shape, start = (kv_heads, block_size, width), cache.ctypes.data
+    shape, start, source = (kv_heads, block_size, width), np.int64(cache.ctypes.data), np.int64(row.ctypes.data)
     for head in range(kv_heads):
         if to_cells:
-            store_row(k, token * k_stride + head * head_dim, row, 0, angles, (head_dim, width), ONE)
-            store_key(row.ctypes.data, start + row_offset(block, 0, head, 0, shape) * 2, position, width)
-            store_row(v, token * v_stride + head * head_dim, row, 0, no_angles, (head_dim, width), ONE)
-            store_value(row.ctypes.data, start + row_offset(block, 1, head, 0, shape) * 2, position, width)
+            store_row(k, token * k_stride + head * head_dim, row, begin, angles, (head_dim, width), ONE)
+            store_key(source, start + row_offset(block, 0, head, 0, shape) * 2, position, width)
+            store_row(v, token * v_stride + head * head_dim, row, begin, no_angles, (head_dim, width), ONE)
+            store_value(source, start + row_offset(block, 1, head, 0, shape) * 2, position, width)
         else:
             for_k, for_v = row_offset(block, 0, head, position, shape), row_offset(block, 1, head, position, shape)
             store_row(k, token * k_stride + head * head_dim, cache, for_k, angles, (head_dim, width), ONE)

@@ -139,3 +139,18 @@ def spread_value(typing: Any, addresses: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(addresses), codegen
+
+
+@emit
+def list_run(typing: Any, entries: Any, first: Any, step: Any, count: Any) -> Any:
+    """Write `count` int64 numbers, `first` and what lies `step` apart, to the address `entries`."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        def body(index: ir.Value, number: list[ir.Value]) -> list[ir.Value]:
+            builder.store(number[0], v.address_of(builder, args[0], I64, index))
+            return [builder.add(number[0], args[2])]
+
+        sum_loop(builder, args[3], [args[1]], body)
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 4), codegen

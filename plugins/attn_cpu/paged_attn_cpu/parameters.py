@@ -16,7 +16,8 @@ PLAN_FIELDS = slice(NUM_TOKENS, HEADS + 1)
 Q, K, V, OUT, Q_STRIDE, K_STRIDE, V_STRIDE, OUT_STRIDE, CACHE, LSE, WINDOW, COS, SIN, HALF, CONSTANTS = range(21, 36)
 OPERAND_FIELDS = slice(Q, OUT_STRIDE + 1)
 ANGLE_FIELDS = slice(COS, HALF + 1)
-NUM_PARAMETERS = 36
+MAX_WORKERS = 36  # for whom there is a workspace; more return at once
+NUM_PARAMETERS = 37
 
 SCALE, SOFTCAP = range(2)  # of the float32 array at CONSTANTS; softcap 0 = none
 

@@ -11,8 +11,10 @@ from pydantic import Field
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 
-ELEMENT_TYPES = ("fp32", "bf16", "fp16")
+ELEMENT_TYPES = ("fp32", "bf16", "fp16", "u8")
 DTYPES = ("float32", "bfloat16", "float16")
+CODES = "uint8"
+CELL = 16  # keys whose codes lie together
 MAX_HEAD_DIM = 256
 MAX_BLOCK_SIZE = 256
 
@@ -24,6 +26,11 @@ class CpuAttentionSettings(PluginSettings):
     bf16_pairs: bool = Field(
         True,
         description="multiply bf16 by bf16 where the processor can (AVX512-BF16); false = widen to fp32 everywhere",
+    )
+    int8_quads: bool = Field(
+        True,
+        description="multiply codes of a uint8 cache by instruction where the processor can (AVX512-VNNI); false = by "
+        "plain vector operations, with the same products",
     )
     cache_dir: str | None = Field(None, description="folder for compiled kernels; unset = the engine's cache folder")
 
@@ -38,7 +45,8 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
     summary: ClassVar[str] = "paged decode and prefill on a CPU, native kernels compiled by numba"
     Settings: ClassVar[type[PluginSettings]] = CpuAttentionSettings
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"sliding_window", "softcap", "lse", "fused_rope", "batch_invariant", "shared_prefix", "swap", *ELEMENT_TYPES}
+        {"sliding_window", "softcap", "lse", "fused_rope", "batch_invariant", "shared_prefix", "swap"}
+        | {"native_calls", *ELEMENT_TYPES}
     )
 
     def probe(self, need: AttentionNeed) -> Fit:
@@ -47,9 +55,14 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
         hints = []
         if need.device != "cpu":
             reasons.append(f"attn_cpu runs on the device cpu only, not on {need.device}")
-        for what, dtype in (("activations", need.dtype), ("KV cache", need.kv_dtype)):
-            if dtype not in DTYPES:
-                reasons.append(f"attn_cpu does not support {dtype} for the {what}; it has {', '.join(DTYPES)}")
+        for what, dtype, known in (("activations", need.dtype, DTYPES), ("KV cache", need.kv_dtype, (*DTYPES, CODES))):
+            if dtype not in known:
+                reasons.append(f"attn_cpu does not support {dtype} for the {what}; it has {', '.join(known)}")
+        if need.kv_dtype == CODES and need.block_size % CELL:
+            reasons.append(
+                f"attn_cpu keeps uint8 in blocks of multiples of {CELL} token slots, not of {need.block_size}"
+            )
+            hints.append(f"--block-size={CELL}")
         if not 1 <= need.head_dim <= MAX_HEAD_DIM:
             reasons.append(f"attn_cpu needs 1 <= head_dim <= {MAX_HEAD_DIM}, not {need.head_dim}")
         if not 1 <= need.block_size <= MAX_BLOCK_SIZE:
@@ -72,4 +85,5 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
         if folder:
             use_cache_dir(folder)
 
-        return CpuAttention(need, settings.threads or torch.get_num_threads(), settings.bf16_pairs)
+        options = (settings.threads or torch.get_num_threads(), settings.bf16_pairs, settings.int8_quads)
+        return CpuAttention(need, *options)

@@ -26,7 +26,8 @@ def encode(rows: Tensor) -> Tensor:
     least, most = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
     spread = most - least
     is_flat = spread < _LEAST_RANGE
-    codes = ((x - least) * (LEVELS / spread)).round().masked_fill(is_flat, 0.0)
+    per_unit = torch.full_like(spread, LEVELS) / spread  # a number over a tensor would multiply by its rounded inverse
+    codes = ((x - least) * per_unit).round().masked_fill(is_flat, 0.0)
     codes = codes.nan_to_num(0.0)  # step or minimum is NaN then
     scaling = torch.cat([spread / LEVELS, least], dim=-1).contiguous()
     return torch.cat([codes.to(torch.uint8), scaling.view(torch.uint8)], dim=-1)

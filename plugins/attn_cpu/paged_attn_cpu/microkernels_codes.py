@@ -1,0 +1,241 @@
+"""The inner loops of attention over a cache of codes (kernels_codes.py says how those lie in memory).
+
+    scores[rows, cells * 16 keys]  = q . K                  `score_codes`: step * (digits . codes) + minimum * sum of q
+    weights, max, sum              = softmax of a tile      `weigh_codes`: digits of weight * step
+    sums[rows, columns]           += digits . V             `add_codes`
+    acc                            = acc * correction + sums * scale + middles     `settle_codes`
+
+Products are of integers and exact (quads.py). A query has 16 bits of its row's largest element; a weight, with the step
+of its value's codes in it, 16 bits of the largest of its row and tile.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from paged_attn_cpu import pairs, quads
+from paged_attn_cpu import vectors as v
+from paged_attn_cpu.coding import MAGIC, TINY, store_bytes
+from paged_attn_cpu.microkernels import CACHE_LINE, STRIDE, TILE, soften
+from paged_attn_cpu.vectors import F32, I32, I64, LANES, VF32, VI32, emit
+from paged_core.native.vectors import I8, literal, sum_loop
+
+CELL = LANES  # keys of a cell
+QUADS = CELL // quads.QUAD  # lines of a cell of V for every 16 columns, one for four keys
+SCALING = 4  # lines behind a cell of K: step and minimum of its keys' K, step and middle of their V
+LARGEST_WEIGHT = 255 * 256  # in two unsigned ones, with room for a rounding
+WEIGHT_SCALE, MIDDLE = TILE + 1, TILE + 2  # elements of a row of scores, behind its correction
+DIGITS = TILE  # bytes of a row's high digits, before its low ones
+
+
+def _line(builder: ir.IRBuilder, cell: ir.Value, offset: ir.Value, kind: ir.VectorType) -> ir.Value:
+    """The vector `offset` bytes behind a pointer to bytes."""
+    return v.load(builder, builder.bitcast(builder.gep(cell, [offset]), kind.element.as_pointer()), kind)
+
+
+def _cells(builder: ir.IRBuilder, address: ir.Value, count: int) -> list[ir.Value]:
+    """The cells whose addresses are at `address`."""
+    return [v.address_of(builder, builder.load(v.address_of(builder, address, I64, I64(i))), I8) for i in range(count)]
+
+
+def _words(builder: ir.IRBuilder, row: ir.Value, index: ir.Value, apart: ir.Value) -> quads.Digits:
+    """Word `index` of a row's high digits, and of the low ones `apart` bytes further on."""
+    offset = builder.mul(index, I64(quads.QUAD))
+    high, low = (
+        builder.load(builder.bitcast(builder.gep(row, [at]), I32.as_pointer()), align=1)
+        for at in (offset, builder.add(offset, apart))
+    )
+    return high, low
+
+
+def _number(builder: ir.IRBuilder, row: ir.Value, offset: ir.Value) -> ir.Value:
+    """The fp32 `offset` bytes behind a pointer to bytes, in all lanes."""
+    return v.splat(builder, builder.load(builder.bitcast(builder.gep(row, [offset]), F32.as_pointer())))
+
+
+@emit
+def score_codes(typing: Any, shape: Any, kind: Any, queries: Any, lists: Any, width: Any, scores: Any) -> Any:
+    """Scores of a patch; `shape` is the literal 8 * rows + cells.
+
+    queries: address of rows of 4 * `width` bytes, written by `digit_row`; lists: addresses of int64 addresses, of the
+    cells of K and of cells that are asked for meanwhile; scores: address of fp32 rows, STRIDE apart.
+    """
+    num_rows, num_cells = divmod(literal(shape), 8)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        _, _, q_address, lists_value, row_width, out_address = args
+        here, ahead = (_cells(builder, builder.extract_value(lists_value, i), num_cells) for i in range(2))
+        row_bytes = builder.shl(row_width, I64(2))
+        rows = [
+            v.address_of(builder, builder.add(q_address, builder.mul(row_bytes, I64(i))), I8) for i in range(num_rows)
+        ]
+
+        def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            offset = builder.mul(index, I64(CACHE_LINE))
+            for cell in ahead:
+                v.prefetch(builder, builder.gep(cell, [offset]), 1)
+            lines = [_line(builder, cell, offset, VI32) for cell in here]
+            words = [_words(builder, row, index, row_width) for row in rows]
+            found: list[ir.Value] = []
+            for number in range(num_rows * num_cells):
+                row, cell = divmod(number, num_cells)
+                sums = (totals[2 * number], totals[2 * number + 1])
+                found += quads.add_products(builder, kind, sums, lines[cell], words[row], False)
+            return found
+
+        steps = builder.lshr(row_width, I64(2))
+        totals = sum_loop(builder, steps, [v.integers(0)] * (2 * num_rows * num_cells), body)
+        scaling = builder.mul(steps, I64(CACHE_LINE))
+        for cell in ahead:
+            for i in range(SCALING):
+                v.prefetch(builder, builder.gep(cell, [builder.add(scaling, I64(i * CACHE_LINE))]), 1)
+        after = builder.shl(row_width, I64(1))
+        numbers = [[_number(builder, row, builder.add(after, I64(i))) for i in (0, 4)] for row in rows]
+        for i, cell in enumerate(here):
+            step, least = (_line(builder, cell, builder.add(scaling, I64(at)), VF32) for at in (0, CACHE_LINE))
+            for j, (scale, total) in enumerate(numbers):
+                number = 2 * (j * num_cells + i)
+                whole = builder.sitofp(quads.combined(builder, (totals[number], totals[number + 1])), VF32)
+                score = v.fma(builder, builder.fmul(whole, step), scale, builder.fmul(least, total))
+                v.store(builder, score, v.address_of(builder, out_address, F32, I64(j * STRIDE + i * CELL)))
+        return context.get_dummy_value()
+
+    return types.none(shape, kind, types.int64, lists, types.int64, types.int64), codegen
+
+
+@emit
+def add_codes(
+    typing: Any,
+    shape: Any,
+    kind: Any,
+    weights: Any,
+    lists: Any,
+    count: Any,
+    column: Any,
+    sums: Any,
+    width: Any,
+    fresh: Any,
+) -> Any:
+    """sums += digits . codes of V for a patch; `shape` is the literal 8 * rows + vectors of columns.
+
+    weights: address of rows STRIDE * 4 bytes apart, of digits; lists: addresses of int64 addresses, of the cells of V
+    that hold `count` times four keys and of cells that are asked for meanwhile; column: first of the patch; sums:
+    address of int32 rows of `width`, begun anew where `fresh` is 1. Keys without weight may hold any codes.
+    """
+    num_rows, num_chunks = divmod(literal(shape), 8)
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        _, _, w_address, lists_value, num_quads, first, sums_address, row_width, is_fresh = args
+        list_address, ahead_address = (builder.extract_value(lists_value, i) for i in range(2))
+        rows = [v.address_of(builder, builder.add(w_address, I64(i * STRIDE * 4)), I8) for i in range(num_rows)]
+        patch = v.address_of(builder, sums_address, I32, first)
+        targets = [
+            builder.gep(patch, [builder.add(builder.mul(row_width, I64(i)), I64(chunk * LANES))])
+            for i in range(num_rows)
+            for chunk in range(num_chunks)
+        ]
+        keep = builder.icmp_signed("==", is_fresh, I64(0))
+        initial: list[ir.Value] = []
+        for target in targets:
+            initial += [v.integers(0), builder.select(keep, v.load(builder, target, VI32), v.integers(0))]
+        start = builder.mul(first, I64(CELL))  # bytes of a cell before the patch's columns
+
+        def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            cell = builder.lshr(index, I64(2))
+            offset = builder.add(start, builder.mul(builder.and_(index, I64(QUADS - 1)), I64(CACHE_LINE)))
+            entries = (v.address_of(builder, address, I64, cell) for address in (list_address, ahead_address))
+            here, coming = (v.address_of(builder, builder.load(entry), I8) for entry in entries)
+            words = [_words(builder, row, index, I64(DIGITS)) for row in rows]
+            places = [builder.add(offset, I64(chunk * QUADS * CACHE_LINE)) for chunk in range(num_chunks)]
+            for place in places:
+                v.prefetch(builder, builder.gep(coming, [place]), 1)
+            lines = [_line(builder, here, place, VI32) for place in places]
+            found: list[ir.Value] = []
+            for number in range(num_rows * num_chunks):
+                row, chunk = divmod(number, num_chunks)
+                pair = (totals[2 * number], totals[2 * number + 1])
+                found += quads.add_products(builder, kind, pair, lines[chunk], words[row], True)
+            return found
+
+        totals = sum_loop(builder, num_quads, initial, body)
+        for number, target in enumerate(targets):
+            v.store(builder, quads.combined(builder, (totals[2 * number], totals[2 * number + 1])), target)
+        return context.get_dummy_value()
+
+    return types.none(shape, kind, types.int64, lists, *[types.int64] * 5), codegen
+
+
+@emit
+def settle_codes(typing: Any, weights: Any, sums: Any, acc: Any, width: Any) -> Any:
+    """acc = acc * correction + sums * scale + middles for a row of `width`, the numbers as `weigh_codes` left them."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        w_address, sums_address, acc_address, row_width = args
+        row = v.address_of(builder, w_address, I8)
+        correction, scale, middle = (_number(builder, row, I64(4 * at)) for at in (TILE, WEIGHT_SCALE, MIDDLE))
+
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            at = builder.mul(index, I64(LANES))
+            target = v.address_of(builder, acc_address, F32, at)
+            whole = builder.sitofp(v.load(builder, v.address_of(builder, sums_address, I32, at), VI32), VF32)
+            kept = v.fma(builder, v.load(builder, target, VF32), correction, middle)
+            v.store(builder, v.fma(builder, whole, scale, kept), target)
+            return []
+
+        sum_loop(builder, builder.lshr(row_width, I64(4)), [], body)
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 4), codegen
+
+
+@emit
+def weigh_codes(
+    typing: Any, kind: Any, scores: Any, state: Any, low: Any, high: Any, cells: Any, apart: Any, width: Any
+) -> Any:
+    """`soften` with digits of weight * step of V as the weights.
+
+    scores: address of TILE fp32 scores and the row's numbers; state: address of (maximum, sum) in fp32; only keys
+    low <= j <= high of the tile are visible; cells: address of the addresses of its cells of K, at least of those
+    with visible keys, `apart` bytes from one to the next.
+    """
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        _, row, state_address, first, last, list_address, distance, row_width = args
+        values = [v.load(builder, v.address_of(builder, row, F32, I64(c)), VF32) for c in range(0, TILE, LANES)]
+        exp = pairs.exp if kind == types.uint8 else v.exp
+        weights = soften(builder, exp, values, (row, state_address), (first, last))
+        steps = builder.mul(row_width, I64(CELL))
+        final = builder.lshr(builder.select(builder.icmp_signed("<", last, I64(0)), I64(0), last), I64(4))
+        products: list[ir.Value] = []
+        middles: list[ir.Value] = []
+        for number, weight in enumerate(weights):
+            index = builder.select(builder.icmp_signed("<", I64(number), final), I64(number), final)
+            entry = v.address_of(builder, builder.add(list_address, builder.mul(index, distance)), I64)
+            cell = v.address_of(builder, builder.load(entry), I8)
+            counts = builder.fcmp_unordered("!=", weight, v.constant(0.0))  # where not, there may be no key
+            for found, line in ((products, 2), (middles, 3)):
+                numbers = _line(builder, cell, builder.add(steps, I64(line * CACHE_LINE)), VF32)
+                found.append(builder.select(counts, builder.fmul(weight, numbers), v.constant(0.0)))
+        total = builder.fadd(builder.fadd(*middles[:2]), builder.fadd(*middles[2:]))
+        builder.store(v.fold(builder, total, builder.fadd), v.address_of(builder, row, F32, I64(MIDDLE)))
+        _store_digits(builder, row, products)
+        return context.get_dummy_value()
+
+    return types.none(kind, *[types.int64] * 7), codegen
+
+
+def _store_digits(builder: ir.IRBuilder, row: ir.Value, products: list[ir.Value]) -> None:
+    """Numbers from 0 on as multiples of their largest / LARGEST_WEIGHT, in two digits, and what to multiply by."""
+    largest = v.maximum(builder, v.maximum(builder, *products[:2]), v.maximum(builder, *products[2:]))
+    largest = v.fold(builder, largest, lambda a, b: v.maximum(builder, a, b))
+    scale = builder.fmul(largest, ir.Constant(F32, 1 / LARGEST_WEIGHT))
+    is_tiny = builder.fcmp_unordered("<", scale, ir.Constant(F32, TINY))  # NaN too: the row's sum is NaN then as well
+    inverse = builder.select(is_tiny, ir.Constant(F32, 0.0), builder.fdiv(ir.Constant(F32, 1.0), scale))
+    builder.store(scale, v.address_of(builder, row, F32, I64(WEIGHT_SCALE)))
+    for number, product in enumerate(products):
+        bits = builder.bitcast(builder.fadd(builder.fmul(product, v.splat(builder, inverse)), v.constant(MAGIC)), VI32)
+        for digit, place in ((builder.lshr(bits, v.integers(8)), 0), (bits, DIGITS)):
+            store_bytes(builder, digit, v.address_of(builder, row, I8, I64(place + number * CELL)))
