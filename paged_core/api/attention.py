@@ -22,7 +22,7 @@ This is the reference; a backend may code otherwise if it is no coarser. What is
 this step. A backend may read those once (`shared_prefix`) or make nothing of it.
 
 Capabilities: sliding_window, softcap, lse (forward returns log-sum-exp), fused_rope (takes unrotated q and k),
-batch_invariant, shared_prefix, fp32, bf16, fp16, u8 (KV element types), swap.
+batch_invariant, shared_prefix, native_calls, fp32, bf16, fp16, u8 (KV element types), swap.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class NativeCalls:
     """`Attention.forward` of several layers as machine code: call void(int64*) `function` with one argument a layer.
 
     Any number of threads may call with a layer's argument at once: they share its work, each returns when there is
-    none left to take, and the layer is done when all have returned. Layers go in order, each once. Addresses hold until
-    the next `plan` or `native_calls`.
+    none left for it to take, and the layer is done when all have returned. Layers go in order, each once. The backend
+    keeps what the addresses point to until the next `plan` or `native_calls`, all but the caller's own tensors.
     """
 
     function: int
@@ -141,7 +141,8 @@ class Attention(ABC):
         """What `forward(layer, *qkv, cache, plan, out)` does for each of the layers, to be called natively later.
 
         So a whole step can run without Python between its operators. q, k, v and out are then filled and read by the
-        caller's own native code. None, the default: not offered.
+        caller's own native code; results are those of `forward` to the bit. None, the default: not offered. Whoever
+        declares `native_calls` offers them for every need but one that requires `lse`.
         """
         return None
 

@@ -35,6 +35,7 @@ class LayerCalls:
             dtype=np.int64,
         )
         self._counters = np.zeros((len(layers), 0), dtype=np.int64)
+        self._held: Mapping[int, WorkPlan] = {}
         self.windows = _alike([layer.window or 0 for layer in layers])
         self.ropes = _alike([layer.rope for layer in layers])
         self._arguments = self._rows.ctypes.data + np.arange(len(layers), dtype=np.int64) * self._rows.strides[0]
@@ -52,7 +53,7 @@ class LayerCalls:
         common: the backend's parameters; plans by window; angles by rope; operands: addresses and strides of q, k, v
         and out. The counters of all layers are zero afterwards.
         """
-        rows = self._rows
+        rows, self._held = self._rows, plans  # whose arrays the addresses below point into
         rows[:] = common
         rows[:, at.OPERAND_FIELDS] = operands
         rows[:, at.LSE] = 0
