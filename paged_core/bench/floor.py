@@ -59,7 +59,7 @@ def floor_of(spec: ModelSpec, facts: EngineConfig, peaks: Peaks) -> Floor:
     shapes = [shape for name, shape in expected_shapes(spec).items() if name.startswith("layers.")]
     head = (spec.vocab_size, spec.hidden_size)
     return Floor(
-        weight_bytes=sum(_stored_bytes(shape, facts) for shape in [*shapes, head]),
+        weight_bytes=sum(stored_bytes(shape, facts) for shape in [*shapes, head]),
         token_ops=2 * sum(math.prod(shape) for shape in shapes),
         draw_ops=2 * math.prod(head),
         kv_bytes=spec.kv_bytes_per_token(*kv_bytes(facts.kv_dtype)),
@@ -70,7 +70,7 @@ def floor_of(spec: ModelSpec, facts: EngineConfig, peaks: Peaks) -> Floor:
     )
 
 
-def _stored_bytes(shape: tuple[int, ...], facts: EngineConfig) -> int:
+def stored_bytes(shape: tuple[int, ...], facts: EngineConfig) -> int:
     """Matrices may be quantised, to a byte an element and a float32 scale a row; the rest is in the model's dtype."""
     if facts.quantization == "int8" and len(shape) == 2:
         return math.prod(shape) + SCALE_BYTES * shape[0]

@@ -25,7 +25,7 @@ from paged_core.cli.bench_options import (
 )
 from paged_core.cli.bench_peers import peers_command
 from paged_core.cli.bench_quality import quality_command
-from paged_core.cli.bench_start import startup_command
+from paged_core.cli.bench_start import memory_command, startup_command
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
 from paged_core.cli.report import note
@@ -140,6 +140,7 @@ _OWN = [
     linear_command(),
     attention_command(),
     startup_command(),
+    memory_command(),
     quality_command(),
 ]
 

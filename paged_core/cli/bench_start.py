@@ -1,4 +1,4 @@
-"""`paged-core bench startup`: from the start of a process to the first token."""
+"""`paged-core bench startup` and `bench memory`: what a process costs before and beside its work."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _HELP = """What a person waits for before the first token, in fresh processes: w
 compiled kernels, by phase; and the time of `paged-core --help`.
 """
 _MOST_COLD = 3
+_MEMORY_HELP = """What a process holds in memory beside weights and keys and values, while it loads and while it works,
+with bf16 and with int8 weights: the peaks of fresh processes.
+"""
+_MEMORY_ROUNDS = 3
 
 
 def _startup(parameters: Mapping[str, Any]) -> None:
@@ -46,3 +50,21 @@ def engine_arguments(parameters: Mapping[str, Any]) -> list[str]:
 def startup_command() -> Command:
     """`bench startup`."""
     return benchmark("startup", _startup, [rounds_option(), *engine_options()], _HELP)
+
+
+def _memory(parameters: Mapping[str, Any]) -> None:
+    from paged_core.bench import Report, conditions, resident
+    from paged_core.bench.peers import WEIGHTS
+
+    given = {"kv_memory": resident.POOL, **engine_flags(parameters)}
+    ways = {name: {**given, **settings} for name, settings in WEIGHTS.items()}
+    table = resident.memory_table(ways, num_rounds(parameters), note)
+    settings = "; ".join(f"{name} {value}" for name, value in given.items())
+    publish(Report("bench memory", conditions(settings=settings), [table]), parameters)
+
+
+def memory_command() -> Command:
+    """`bench memory`."""
+    varied = frozenset({"dtype", "quantization"})
+    options = [rounds_option(_MEMORY_ROUNDS), *engine_options(without=varied)]
+    return benchmark("memory", _memory, options, _MEMORY_HELP)

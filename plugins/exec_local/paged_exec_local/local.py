@@ -13,6 +13,7 @@ from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
+from paged_core.model.kernels import load_kernels
 from paged_core.model.memory import (
     large_blocks_returned,
     prefer_huge_pages,
@@ -129,11 +130,14 @@ class LocalExecutor(Executor):
         loader.pull()
         if need.cache_dir and need.device == "cpu":
             use_cache_dir(str(Path(need.cache_dir) / "kernels"))
+        place = Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization)
+        load_kernels(place)
+        release_code()
         with large_blocks_returned():
             decoder = Decoder.load(
                 need.spec,
-                _when_kernels_are_there(loader.weights()),
-                Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization),
+                _lightened(loader.weights()),
+                place,
                 self._attention,
                 fused_rope="fused_rope" in need.attn_required,
                 max_length=need.max_len,
@@ -149,7 +153,7 @@ class LocalExecutor(Executor):
         return cache
 
 
-def _when_kernels_are_there(weights: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights. The decoder has its kernels before it asks for the first: the compiler's code may go."""
-    release_code()
+def _lightened(weights: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights; then the code that read them may go, for packing takes memory of its own."""
     yield from weights
+    release_code()

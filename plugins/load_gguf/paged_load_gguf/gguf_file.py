@@ -63,6 +63,10 @@ class GgufFile:
         """The stored bytes of a tensor, a flat view of the map."""
         return np.frombuffer(self._map, np.uint8, tensor.num_bytes, tensor.offset)
 
+    def forget_lists(self) -> None:
+        """Drop lists from the metadata: the vocabulary and what belongs to it, nearly all of its memory."""
+        self.metadata = {key: value for key, value in self.metadata.items() if not isinstance(value, list)}
+
     def release(self, tensor: TensorInfo) -> None:
         """Let the pages of a tensor go that has been read; reading it again fetches them again. Nobody may have
         written to a view of it."""

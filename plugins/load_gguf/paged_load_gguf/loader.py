@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class GgufLoader(Loader):
-    """The file is opened on first use and stays mapped; tensors of unquantised types view the map."""
+    """The file is opened on first use; tensors of unquantised types view its map.
+
+    Its vocabulary is two lists of up to 100,000 strings each: they are let go of as soon as they were used.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,19 +44,28 @@ class GgufLoader(Loader):
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in the metadata, rebuilt (0.1 s for 49,152 tokens)."""
-        return build_tokenizer(self._tokens)
+        tokens = self._tokens
+        self._let_go()
+        return build_tokenizer(tokens)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Canonical tensors, quantised ones as float32; complete and of the right shapes, or ModelFormatError."""
         from paged_load_gguf.weights import canonical_weights
 
-        spec = self.spec()
+        spec, file = self.spec(), self._file
+        self._let_go()
+        file.forget_lists()
         try:
-            yield from checked(spec, canonical_weights(self._file, spec))
+            yield from checked(spec, canonical_weights(file, spec))
         except ModelError as error:
-            if str(self._file.path) in str(error):
+            if str(file.path) in str(error):
                 raise
-            raise type(error)(f"{self._file.path}: {error}") from error
+            raise type(error)(f"{file.path}: {error}") from error
+
+    def _let_go(self) -> None:
+        """The next use opens the file again."""
+        for name in ("_file", "_tokens"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def _file(self) -> GgufFile:

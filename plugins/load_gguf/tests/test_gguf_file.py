@@ -56,6 +56,14 @@ def test_a_tensor_that_was_let_go_is_read_again(files):
         np.testing.assert_array_equal(file.data(tensor), before)
 
 
+def test_forgetting_lists_leaves_single_values(files):
+    file = GgufFile(files.llama())
+    assert "tokenizer.ggml.tokens" in file.metadata
+    file.forget_lists()
+    assert "tokenizer.ggml.tokens" not in file.metadata
+    assert file.metadata["general.architecture"] == "llama"
+
+
 def test_a_float_is_the_decimal_its_author_wrote(files):
     assert GgufFile(files.llama()).metadata["llama.attention.layer_norm_rms_epsilon"] == 1e-5
 

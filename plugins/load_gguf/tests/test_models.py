@@ -176,6 +176,15 @@ def test_quantised_tensors_that_are_kept_are_not_overwritten(files, open_loader)
         torch.testing.assert_close(kept[f"layers.0.{layer}.weight"], wanted, rtol=0, atol=0)
 
 
+def test_a_loader_answers_again_after_it_let_go_of_its_vocabulary(files, open_loader):
+    loader = open_loader(files.llama())
+    spec, text = loader.spec(), loader.tokenizer().encode("a b")
+    names = [name for name, _ in loader.weights()]
+    assert loader.spec() == spec
+    assert loader.tokenizer().encode("a b") == text
+    assert [name for name, _ in loader.weights()] == names
+
+
 def test_an_unread_type_names_tensor_and_type_before_anything_is_read(files, open_loader):
     stored = np.zeros((262, 18), np.uint8)  # 32 values of IQ4_NL a row
     kind = gguf.GGMLQuantizationType.IQ4_NL
