@@ -7,7 +7,7 @@ A weight [out, in] is packed in panels of PANEL outputs; the inputs of one outpu
                                                        int32, what unsigned inputs (128 + x) add up to too much
 
 Sums are built input by input in one order: a row's result depends neither on how many rows go together nor on how the
-work is cut. Nothing here may be emitted unless the processor has the instruction (`has_pairs`, `has_quads`).
+work is cut. Nothing here may be emitted unless the processor has the instruction (`native/processor.py`).
 """
 
 from __future__ import annotations
@@ -16,30 +16,16 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core.registry import cpu_target
 
 from paged_core.native import vectors as v
 from paged_core.native.elements import emit
+from paged_core.native.lanes_bf16 import narrow
 from paged_core.native.matrix import PANEL
-from paged_core.native.vectors import F32, I8, I32, I64, LANES, VF32, VI32, literal, sum_loop
+from paged_core.native.vectors import F32, I8, I16, I32, I64, LANES, VF32, VI32, literal, sum_loop
 
 assert PANEL == 2 * LANES
 MOST_ROWS = 6  # that go together: 24 accumulators, 4 vectors of weights
 COLUMNS = 2 * PANEL  # of one row of sums
-
-
-def has_pairs() -> bool:
-    """Whether numba compiles for a processor with AVX512-BF16; NUMBA_CPU_NAME and NUMBA_CPU_FEATURES count."""
-    return _features() >= {"+avx512bf16", "+avx512f", "+avx512bw"}
-
-
-def has_quads() -> bool:
-    """The same of AVX512-VNNI."""
-    return _features() >= {"+avx512vnni", "+avx512f", "+avx512bw"}
-
-
-def _features() -> set[str]:
-    return set(cpu_target.target_context.codegen().magic_tuple()[2].split(","))
 
 
 def shape_of(shape: Any) -> tuple[int, int]:
@@ -113,27 +99,37 @@ def _loaded(builder: ir.IRBuilder, targets: list[ir.Value], is_first: ir.Value) 
 
 
 @emit
-def multiply_pairs(typing: Any, shape: Any, inputs: Any, weights: Any, steps: Any, sums: Any, ahead: Any) -> Any:
+def multiply_pairs(
+    typing: Any, shape: Any, inputs: Any, weights: Any, steps: Any, sums: Any, out: Any, ahead: Any
+) -> Any:
     """sums += inputs . weights for a patch; `shape`: the literal 8 * rows + vectors of columns (2 or 4).
 
     inputs: (address of rows of pairs of bf16, bytes between rows); weights: (address of a panel at its first step,
     bytes between panels); steps: pairs of inputs; sums: (address of rows of COLUMNS fp32, 1 = these are the first
-    inputs, there are no sums yet); ahead: address of memory that is prefetched meanwhile, 64 bytes a step.
+    inputs, there are no sums yet); out: (address of where they go, rounded to bf16, instead of to the sums; 0 = they do
+    not, bytes between rows); ahead: address of memory that is prefetched meanwhile, 64 bytes a step.
     """
     rows, chunks = shape_of(shape)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        _, inputs, weights, steps, sums, ahead = args
+        _, inputs, weights, steps, sums, out, ahead = args
         x = _rows(builder, inputs, I32, rows)
         panels = _rows(builder, weights, I32, chunks // 2)
         targets = _sums(builder, builder.extract_value(sums, 0), rows, chunks)
         initial = _loaded(builder, targets, builder.extract_value(sums, 1))
         totals = _product(builder, (x, panels, steps, ahead), initial, _add_pairs)
-        for total, target in zip(totals, targets, strict=True):
-            v.store(builder, total, target)
+        with builder.if_else(builder.icmp_signed("==", builder.extract_value(out, 0), I64(0))) as (keep, give):
+            with keep:
+                for total, target in zip(totals, targets, strict=True):
+                    v.store(builder, total, target)
+            with give:
+                outputs = _rows(builder, out, I16, rows)
+                for i, total in enumerate(totals):
+                    target = builder.gep(outputs[i // chunks], [I64(i % chunks * LANES)])
+                    v.store(builder, narrow(builder, total), target)
         return context.get_dummy_value()
 
-    return types.none(shape, inputs, weights, types.int64, sums, types.int64), codegen
+    return types.none(shape, inputs, weights, types.int64, sums, out, types.int64), codegen
 
 
 @emit

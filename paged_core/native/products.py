@@ -19,13 +19,14 @@ from paged_core.native.dots import COLUMNS, MOST_ROWS, multiply_pairs, multiply_
 from paged_core.native.elements import (
     bits_of,
     claim,
-    exp,
     kernel,
     narrowed,
     pointer,
     widened,
 )
+from paged_core.native.epilogues import store_gated, store_rounded
 from paged_core.native.matrix import ITEM_ROWS, PANEL
+from paged_core.native.vectors import LANES
 
 NEXT, X, X_STRIDE, WEIGHT, PANEL_BYTES, INPUTS, OUT, OUT_STRIDE, OUTPUTS, BIAS, KIND, ITEMS, NUM_ITEMS = range(13)
 SUMS, INPUT_SCALES, WEIGHT_SCALES, GROUP = range(13, 17)
@@ -41,33 +42,33 @@ EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
 
 @kernel
-def _multiply_pairs(left: Any, wide: Any, x: Any, weights: Any, steps: Any, sums: Any, ahead: Any) -> Any:
+def _multiply_pairs(left: Any, wide: Any, x: Any, weights: Any, steps: Any, sums: Any, out: Any, ahead: Any) -> Any:
     """The micro-kernel for up to MOST_ROWS rows and 32 or 64 columns."""
     if wide:
         if left >= 6:
-            multiply_pairs(52, x, weights, steps, sums, ahead)
+            multiply_pairs(52, x, weights, steps, sums, out, ahead)
         elif left == 5:
-            multiply_pairs(44, x, weights, steps, sums, ahead)
+            multiply_pairs(44, x, weights, steps, sums, out, ahead)
         elif left == 4:
-            multiply_pairs(36, x, weights, steps, sums, ahead)
+            multiply_pairs(36, x, weights, steps, sums, out, ahead)
         elif left == 3:
-            multiply_pairs(28, x, weights, steps, sums, ahead)
+            multiply_pairs(28, x, weights, steps, sums, out, ahead)
         elif left == 2:
-            multiply_pairs(20, x, weights, steps, sums, ahead)
+            multiply_pairs(20, x, weights, steps, sums, out, ahead)
         else:
-            multiply_pairs(12, x, weights, steps, sums, ahead)
+            multiply_pairs(12, x, weights, steps, sums, out, ahead)
     elif left >= 6:
-        multiply_pairs(50, x, weights, steps, sums, ahead)
+        multiply_pairs(50, x, weights, steps, sums, out, ahead)
     elif left == 5:
-        multiply_pairs(42, x, weights, steps, sums, ahead)
+        multiply_pairs(42, x, weights, steps, sums, out, ahead)
     elif left == 4:
-        multiply_pairs(34, x, weights, steps, sums, ahead)
+        multiply_pairs(34, x, weights, steps, sums, out, ahead)
     elif left == 3:
-        multiply_pairs(26, x, weights, steps, sums, ahead)
+        multiply_pairs(26, x, weights, steps, sums, out, ahead)
     elif left == 2:
-        multiply_pairs(18, x, weights, steps, sums, ahead)
+        multiply_pairs(18, x, weights, steps, sums, out, ahead)
     else:
-        multiply_pairs(10, x, weights, steps, sums, ahead)
+        multiply_pairs(10, x, weights, steps, sums, out, ahead)
 
 
 @kernel
@@ -101,8 +102,11 @@ def _multiply_quads(left: Any, wide: Any, x: Any, scales: Any, weights: Any, ste
 
 
 @kernel
-def _add_pairs(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
-    """sums += x . weights in bf16, segment by segment. rows: (first, end); weights: address of the panel."""
+def _add_pairs(p: Any, rows: Any, wide: Any, weights: Any, sums: Any, out: Any) -> Any:
+    """sums += x . weights in bf16, segment by segment; with the last, what was summed goes to `out`, unless it is 0.
+
+    rows: (first, end); weights: address of the panel; out: where the first row's outputs of the panel go.
+    """
     x, stride, panel_bytes = p[X], p[X_STRIDE], p[PANEL_BYTES]
     for begin in range(0, p[INPUTS], SEGMENT):
         steps = min(SEGMENT, p[INPUTS] - begin) // 2
@@ -112,12 +116,14 @@ def _add_pairs(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
             # the next panels come into the second cache while these are multiplied, a part in each of the first turns
             ahead = here + 2 * panel_bytes + turn * steps * 64 if turn < 4 else inputs
             target = (sums + (row - rows[0]) * COLUMNS * 4, int64(begin == 0))
-            _multiply_pairs(rows[1] - row, wide, (inputs, stride), (here, panel_bytes), steps, target, ahead)
+            is_last = out != 0 and begin + SEGMENT >= p[INPUTS]
+            place = (out + (row - rows[0]) * p[OUT_STRIDE] if is_last else 0, p[OUT_STRIDE])
+            _multiply_pairs(rows[1] - row, wide, (inputs, stride), (here, panel_bytes), steps, target, place, ahead)
 
 
 @kernel
 def _add_quads(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
-    """The same in int8, group by group."""
+    """The same in int8, group by group; the sums are still to be scaled."""
     x, stride, panel_bytes, group, size = p[X], p[X_STRIDE], p[PANEL_BYTES], p[GROUP], p[INPUTS]
     zeros = carray(pointer(sums), (EVERYTHING,), np.float32)
     for i in range((rows[1] - rows[0]) * COLUMNS):
@@ -137,20 +143,9 @@ def _add_quads(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
 
 
 @kernel
-def _gate(sums: Any, out: Any, count: Any) -> Any:
-    """silu(gate) * up of whole panels, rounded where separate operators round."""
-    half = PANEL // 2
-    for panel in range(count // PANEL):
-        for i in range(half):
-            gate = widened(narrowed(sums[panel * PANEL + i], out[0]))
-            up = widened(narrowed(sums[panel * PANEL + half + i], out[0]))
-            activated = widened(narrowed(gate / (float32(1.0) + exp(-gate)), out[0]))
-            out[panel * half + i] = narrowed(activated * up, out[0])
-
-
-@kernel
-def _finish(p: Any, sums: Any, row: Any, first: Any, count: Any, element: Any) -> Any:
-    """Scale, add the bias, round and store one row's outputs from `first` on. sums: [COLUMNS]."""
+def _finish(p: Any, address: Any, row: Any, first: Any, count: Any, element: Any) -> Any:
+    """Scale, add the bias, round and store one row's outputs from `first` on; address: of its sums [COLUMNS]."""
+    sums = carray(pointer(address), (COLUMNS,), np.float32)
     if p[WEIGHT_SCALES] != 0:
         scales = carray(pointer(p[WEIGHT_SCALES] + first * 4), (EVERYTHING,), np.float32)
         for i in range(count):
@@ -162,7 +157,8 @@ def _finish(p: Any, sums: Any, row: Any, first: Any, count: Any, element: Any) -
     out = p[OUT] + row * p[OUT_STRIDE]
     if p[KIND] == PLAIN:
         plain = carray(pointer(out + first * 2), (EVERYTHING,), element)
-        for i in range(count):
+        store_rounded(address, out + first * 2, count // LANES)
+        for i in range(count // LANES * LANES, count):
             plain[i] = narrowed(sums[i], plain[0])
     elif p[KIND] == WIDE:
         kind = carray(pointer(out), (1,), element)[0]
@@ -170,7 +166,7 @@ def _finish(p: Any, sums: Any, row: Any, first: Any, count: Any, element: Any) -
         for i in range(count):
             exact[i] = widened(narrowed(sums[i], kind))
     else:
-        _gate(sums, carray(pointer(out + first), (EVERYTHING,), element), count)
+        store_gated(address, out + first, count // PANEL)
 
 
 def product_function(in_quads: bool, sources: str) -> Any:
@@ -185,7 +181,7 @@ def product_function(in_quads: bool, sources: str) -> Any:
         p = carray(parameters, (NUM_PARAMETERS,), np.int64)
         items = carray(pointer(p[ITEMS]), (EVERYTHING, 4), np.int64)
         sums = p[SUMS] + claim(p[NEXT] + 8, 1) * SUMS_BYTES
-        scratch = carray(pointer(sums), (ITEM_ROWS, COLUMNS), np.float32)
+        direct = not in_quads and p[KIND] == PLAIN and p[BIAS] == 0  # no scratch between sums and outputs
         number = claim(p[NEXT], 1)
         while number < p[NUM_ITEMS]:
             item = items[number]
@@ -193,12 +189,14 @@ def product_function(in_quads: bool, sources: str) -> Any:
             for panel in range(item[PANEL_BEGIN], item[PANEL_END], 2):
                 columns = min(2, item[PANEL_END] - panel) * PANEL
                 count = min(columns, p[OUTPUTS] - panel * PANEL)
+                here = p[WEIGHT] + panel * p[PANEL_BYTES]
+                out = p[OUT] + rows[0] * p[OUT_STRIDE] + panel * PANEL * 2 if direct and count == columns else 0
                 if in_quads:
-                    _add_quads(p, rows, columns == COLUMNS, p[WEIGHT] + panel * p[PANEL_BYTES], sums)
+                    _add_quads(p, rows, columns == COLUMNS, here, sums)
                 else:
-                    _add_pairs(p, rows, columns == COLUMNS, p[WEIGHT] + panel * p[PANEL_BYTES], sums)
-                for i in range(rows[1] - rows[0]):
-                    _finish(p, scratch[i], rows[0] + i, panel * PANEL, count, element)
+                    _add_pairs(p, rows, columns == COLUMNS, here, sums, out)
+                for i in range(rows[1] - rows[0] if out == 0 else 0):
+                    _finish(p, sums + i * COLUMNS * 4, rows[0] + i, panel * PANEL, count, element)
             number = claim(p[NEXT], 1)
 
     return product

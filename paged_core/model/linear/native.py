@@ -143,7 +143,7 @@ def _lacks(place: Place, instructions: str) -> str:
         return f"it serves the CPU, not {place.device.type}"
     if place.dtype != torch.bfloat16:
         return f"it computes in bfloat16, not {place.dtype}"
-    from paged_core.native.dots import has_pairs, has_quads
+    from paged_core.native.processor import has_pairs, has_quads
 
     serves = has_pairs() if instructions == "AVX512-BF16" else has_quads()
     return "" if serves else f"the processor has no {instructions}"
