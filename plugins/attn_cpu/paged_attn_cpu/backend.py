@@ -21,7 +21,7 @@ from paged_attn_cpu.shared import find_shared
 from paged_attn_cpu.vectors import LANES
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout, NativeCalls
 from paged_core.errors import PluginContractError
-from paged_core.native.dots import has_quads
+from paged_core.native.processor import has_quads
 from paged_core.native.team import Team, native_function
 
 if TYPE_CHECKING:
