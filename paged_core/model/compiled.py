@@ -49,8 +49,10 @@ def _hinders(layer: DecoderLayer) -> str:
         return "its norms are not native ones before attention and feed-forward"
     if not isinstance(feed_forward, Mlp) or feed_forward.gated is None:
         return "its feed-forward part is not a gated SiLU with native products"
-    if attention.has_head_norms or attention.rotates:
-        return "its heads are normed or rotated before attention"
+    if attention.rotates:
+        return "its heads are rotated before attention"
+    if any(norm is not None and not norm.is_fused for norm in (attention.q_norm, attention.k_norm)):
+        return "the norms of its heads are not native ones"
     return "" if _weights(layer) else "its products are not native ones"
 
 
@@ -101,6 +103,8 @@ class CompiledLayers:
         self._eps = np.array([final.eps], dtype=np.float32)
         self._hidden = len(final.weight)
         self._norms = [[layer.attn_norm for layer in layers] + [final], [layer.mlp_norm for layer in layers]]
+        heads = [(layer.attention.q_norm, layer.attention.k_norm) for layer in layers]
+        self._head_norms = [[norm for norm in norms if norm] for norms in zip(*heads, strict=True) if norms[0]]
         self._norm_address = fused.norm_address
         self._owners = compiled_products()
         self._weights = [_weights(layer) for layer in layers]
@@ -118,13 +122,13 @@ class CompiledLayers:
         quantized = weights[0][0].scales is not None
         pairs, quads, quantize = self._owners.addresses
         self._quantizers = [np.zeros((len(weights), 8), dtype=np.int64) for _ in range(4 if quantized else 0)]
-        self._norm_rows = [np.zeros((len(norms), 9), dtype=np.int64) for norms in self._norms]
+        self._norm_rows = [np.zeros((len(norms), 11), dtype=np.int64) for norms in self._norms + self._head_norms]
         names = ("qkv", "o", "gate_up", "down")
         product = quads if quantized else pairs
         products = [_Calls(name, product, rows) for name, rows in zip(names, self._products, strict=True)]
         before = [[_Calls("quantise", quantize, rows)] for rows in self._quantizers] or [[]] * 4
         norms = [_Calls("norm", self._norm_address, rows) for rows in self._norm_rows]
-        order: list[_Calls | None] = [norms[0], *before[0], products[0], None, *before[1], products[1]]
+        order: list[_Calls | None] = [norms[0], *before[0], products[0], *norms[2:], None, *before[1], products[1]]
         order += [norms[1], *before[2], products[2], *before[3], products[3]]
         self._lay_out(order)
 
@@ -143,7 +147,7 @@ class CompiledLayers:
             call.rows[:, 0] = self._counters.ctypes.data + here * _LINE * 8
             self._functions[here] = call.function
             self._arguments[here] = call.rows.ctypes.data + np.arange(len(call.rows)) * call.rows.strides[0]
-        for norms, rows in zip(self._norms, self._norm_rows, strict=True):
+        for norms, rows in zip(self._norms + self._head_norms, self._norm_rows, strict=True):
             rows[:, 1] = self._eps.ctypes.data
             rows[:, 4] = [norm.weight.data_ptr() for norm in norms]
 
@@ -185,9 +189,14 @@ class CompiledLayers:
         self._num_rows = rows
         b, size = self._buffers, self._hidden
         several = max(1, min(_NORM_ITEM // size, -(-rows // (2 * self._team.num_threads))))
-        for norm_rows in self._norm_rows:
+        for norm_rows in self._norm_rows[:2]:
             norm_rows[:, 2], norm_rows[:, 3], norm_rows[:, 5] = b.x.data_ptr(), b.delta.data_ptr(), b.normed.data_ptr()
-            norm_rows[:, 6:] = rows, size, several
+            norm_rows[:, 6:] = rows, size, several, 1, size
+        q_and_k = self._layers[0].attention.split(b.qkv[:rows])[:2]
+        for norm_rows, part in zip(self._norm_rows[2:], q_and_k, strict=False):
+            heads, width = part.shape[1:]
+            norm_rows[:, 2] = norm_rows[:, 5] = part.data_ptr()
+            norm_rows[:, 6:] = rows * heads, width, several * heads, heads, part.stride(0)
         self._norm_rows[0][0, 3] = 0  # nothing to add yet
         operands = ((b.normed, b.qkv), (b.attended, b.delta), (b.normed, b.inner), (b.inner, b.delta))
         for i, (x, y) in enumerate(operands):

@@ -34,7 +34,7 @@ class Fused:
         self._norm, self._gate = (native_function(compiled.address) for compiled in self._compiled)
         self._counter = np.zeros(1, dtype=np.int64)
         self._eps = np.zeros(1, dtype=np.float32)
-        self._parameters = np.zeros(9, dtype=np.int64)
+        self._parameters = np.zeros(11, dtype=np.int64)
         self._parameters[:2] = self._counter.ctypes.data, self._eps.ctypes.data
         self._address = int(self._parameters.ctypes.data)
 
@@ -49,8 +49,16 @@ class Fused:
         out = torch.empty_like(x)
         self._eps[0] = eps
         pointers = (x.data_ptr(), 0 if delta is None else delta.data_ptr(), weight.data_ptr(), out.data_ptr())
-        self._run(self._norm, pointers, rows, size)
+        self._run(self._norm, pointers, rows, size, (1, size))
         return out
+
+    def norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """RMSNorm of every head of `x` [tokens, heads, size] times `weight` [size], in place; tokens may be strided."""
+        tokens, heads, size = x.shape
+        self._eps[0] = eps
+        pointers = (x.data_ptr(), 0, weight.data_ptr(), x.data_ptr())
+        self._run(self._norm, pointers, tokens * heads, size, (heads, x.stride(0)))
+        return x
 
     def gate(self, gate_up: Tensor) -> Tensor:
         """silu(gate) * up of `gate_up` [rows, 2 * size]: [rows, size]."""
@@ -59,9 +67,11 @@ class Fused:
         self._run(self._gate, (gate_up.data_ptr(), 0, 0, out.data_ptr()), rows, double // 2)
         return out
 
-    def _run(self, function: Any, pointers: tuple[int, int, int, int], rows: int, size: int) -> None:
+    def _run(
+        self, function: Any, pointers: tuple[int, int, int, int], rows: int, size: int, layout: tuple[int, int] = (1, 0)
+    ) -> None:
         self._counter[0] = 0
-        self._parameters[2:] = *pointers, rows, size, max(1, _ITEM // size)
+        self._parameters[2:] = *pointers, rows, size, max(1, _ITEM // size), *layout
         self._team.run(function, self._address, 1 if rows * size < SMALL_WORK else self._team.num_threads)
 
 

@@ -1,6 +1,7 @@
 """The native functions behind `paged_core.model.fused`; compiled by numba, so plain loops that LLVM vectorises.
 
-Parameters, int64: counter, eps, x, delta, weight, out (addresses), rows, size, rows per claimed item.
+Parameters, int64: counter, eps, x, delta, weight, out (addresses), rows, size, rows per claimed item; for norms also
+how many rows lie one behind the other, and elements from the first of those to the first of the next.
 The arithmetic is float32; stored elements are rounded where the plain operators round.
 """
 
@@ -13,6 +14,7 @@ from numba import carray, float32
 
 from paged_core.native.elements import claim, exp, kernel, narrowed, pointer, summing_kernel, widened
 
+NUM_PARAMETERS = 11
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 
 
@@ -55,15 +57,16 @@ def norm_function(element: Any, sources: str) -> Any:
 
     def norm(parameters: Any) -> None:
         sources  # noqa: B018
-        p = carray(parameters, (9,), np.int64)
+        p = carray(parameters, (NUM_PARAMETERS,), np.int64)
         eps = carray(pointer(p[1]), (1,), np.float32)[0]
         x, out = carray(pointer(p[2]), (EVERYTHING,), element), carray(pointer(p[5]), (EVERYTHING,), element)
         delta, weight = carray(pointer(p[3]), (EVERYTHING,), element), carray(pointer(p[4]), (EVERYTHING,), element)
-        adds, rows, size, several = p[3] != 0, p[6], p[7], p[8]
+        adds, rows, size, several, together, stride = p[3] != 0, p[6], p[7], p[8], p[9], p[10]
         item = claim(p[0], 1)
         while item * several < rows:
             for row in range(item * several, min((item + 1) * several, rows)):
-                begin, end = row * size, (row + 1) * size
+                begin = row // together * stride + row % together * size
+                end = begin + size
                 here = x[begin:end]
                 if adds:
                     _add(here, delta[begin:end], size)
@@ -79,7 +82,7 @@ def gate_function(element: Any, sources: str) -> Any:
 
     def gate(parameters: Any) -> None:
         sources  # noqa: B018
-        p = carray(parameters, (9,), np.int64)
+        p = carray(parameters, (NUM_PARAMETERS,), np.int64)
         x, out = carray(pointer(p[2]), (EVERYTHING,), element), carray(pointer(p[5]), (EVERYTHING,), element)
         rows, size, several = p[6], p[7], p[8]
         item = claim(p[0], 1)

@@ -66,9 +66,11 @@ class Norm:
         return x, self(x)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., size] -> [..., size], same dtype."""
+        """[..., size] -> [..., size], same dtype; heads [tokens, heads, size] may be normed in place."""
         if self._fused is not None and x.dim() == 2 and x.is_contiguous():
             return self._fused.norm(x, None, self.weight, self.eps)
+        if self._fused is not None and x.dim() == 3 and x.stride()[1:] == (x.shape[2], 1):
+            return self._fused.norm_heads(x, self.weight, self.eps)
         if not self._is_rms:
             return functional.layer_norm(x, self.weight.shape, self.weight, self._bias, self.eps)
         wide = x.float()
@@ -126,15 +128,10 @@ class SelfAttention:
         self.rotates = layer.rope >= 0 and not fused_rope
         self.qkv = store.linear(f"{name}.qkv")
         self.output = store.linear(f"{name}.o")
-        self._q_norm = Norm(spec, store, f"{name}.q_norm") if spec.qk_norm else None
-        self._k_norm = Norm(spec, store, f"{name}.k_norm") if spec.qk_norm else None
+        self.q_norm = Norm(spec, store, f"{name}.q_norm") if spec.qk_norm else None
+        self.k_norm = Norm(spec, store, f"{name}.k_norm") if spec.qk_norm else None
         self.heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
         self.head_dim = spec.head_dim
-
-    @property
-    def has_head_norms(self) -> bool:
-        """Whether queries and keys are normed head by head."""
-        return self._q_norm is not None
 
     def split(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Views of q, k and v [tokens, heads, head_dim] in [tokens, all heads * head_dim], strided over tokens."""
@@ -145,8 +142,8 @@ class SelfAttention:
     def __call__(self, x: Tensor, step: LayerStep, kv: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; writes this step's keys and values into `kv`."""
         q, k, v = self.split(self.qkv(x))
-        if self._q_norm is not None and self._k_norm is not None:
-            q, k = self._q_norm(q), self._k_norm(k)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         if self.rotates:
             cos, sin = step.ropes[self.layer.rope]
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)

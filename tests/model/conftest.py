@@ -95,7 +95,7 @@ class PagedModel:
         need = AttentionNeed(
             "cpu", str(dtype)[6:], str(dtype)[6:], spec.num_heads, spec.num_kv_heads, spec.head_dim, block_size,
             windows=tuple({w for w in spec.windows if w}), softcap=spec.attention_softcap,
-            required=frozenset({"fused_rope"} if load.get("fused_rope") else ()),
+            required=frozenset({"fused_rope"} if provider and load.get("fused_rope") else ()),
         )  # fmt: skip
         provider = provider or TorchAttentionProvider()
         assert provider.probe(need).ok

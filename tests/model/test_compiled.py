@@ -27,6 +27,7 @@ STEPS: list[dict[int, list[int]]] = [
 ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", {}),
     "biases": ("Qwen2ForCausalLM", {}),
+    "head norms": ("Qwen3ForCausalLM", {"head_dim": 16}),
     "windows": ("MistralForCausalLM", {"sliding_window": 7, "head_dim": 16}),
 }
 
