@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -19,30 +20,30 @@ _TINY = 1e-12
 _PIECE = 2048
 
 
-def quantize_rows(values: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 [rows, columns] and float32 scales [rows, 1]: value = int8 * scale, symmetric, nearest."""
+def quantize_rows(values: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
+    """int8 [rows, columns] up to `most`, float32 scales [rows, 1]: value = int8 * scale, symmetric, nearest."""
     quantized = torch.empty(values.shape, dtype=torch.int8)
     scales = torch.empty((len(values), 1))
     for first in range(0, len(values), _PIECE):  # a head of 49,152 x 576 at once would take 340 MB on the way
         part = slice(first, first + _PIECE)
-        rounded, scales[part] = _rounded(values[part])
+        rounded, scales[part] = _rounded(values[part], most)
         quantized[part] = rounded
     return quantized, scales
 
 
-def _rounded(values: Tensor) -> tuple[Tensor, Tensor]:
+def _rounded(values: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
     wide = values.float()
-    scales = wide.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY).div_(MOST)
+    scales = wide.abs().amax(dim=-1, keepdim=True).clamp_min_(_TINY).div_(most)
     return (wide / scales).round_(), scales
 
 
 class OneDnnInt8Linear:
-    """x @ weight.T + bias in int8 on any x86 CPU; VNNI makes it fast, AVX2 is enough."""
+    """x @ weight.T + bias in int8 on any x86 CPU; VNNI makes it fast and weights a bit finer, AVX2 is enough."""
 
     name: ClassVar[str] = "onednn_int8"
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        quantized, scales = quantize_rows(weight)
+        quantized, scales = quantize_rows(weight, _most_exact())
         self._weight = torch.ops.onednn.qlinear_prepack(quantized, None)
         self._scales = scales.squeeze(1)
         self._zero_points = torch.zeros(len(weight), dtype=torch.int64)
@@ -57,22 +58,29 @@ class OneDnnInt8Linear:
         """[rows, in] -> [rows, out]. A row that holds NaN gives NaN."""
         rounded, scales = _rounded(x)
         # the inputs' scale is one and the rows' own come afterwards: oneDNN knows none a row
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rounded.add_(_ZERO).to(torch.uint8),
-            1.0,
-            _ZERO,
-            self._weight,
-            self._scales,
-            self._zero_points,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
-        )
+        product = _product(rounded.add_(_ZERO).to(torch.uint8), self._weight, self._scales, self._zero_points)
         product.mul_(scales)
         if self._bias is not None:
             product.add_(self._bias)
         return product.to(x.dtype)
+
+
+def _product(x: Tensor, weight: Tensor, scales: Tensor, zero_points: Tensor) -> Tensor:
+    """float32: (x - 128) times a packed int8 weight times its scales."""
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, _ZERO, weight, scales, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return product
+
+
+@cache
+def _most_exact() -> int:
+    """The largest weight whose products add up exactly here: 127, or 63 on a processor without VNNI.
+
+    There oneDNN adds pairs of products in 16 bits, which saturate: 2 * 255 * 127 does not fit, 2 * 255 * 63 does.
+    """
+    inputs, outputs = 256, 64
+    weight = torch.ops.onednn.qlinear_prepack(torch.full((outputs, inputs), MOST, dtype=torch.int8), None)
+    x = torch.full((1, inputs), _ZERO + MOST, dtype=torch.uint8)
+    product = _product(x, weight, torch.ones(outputs), torch.zeros(outputs, dtype=torch.int64))
+    return MOST if bool((product == inputs * MOST * MOST).all()) else MOST // 2
