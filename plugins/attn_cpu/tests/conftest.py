@@ -30,6 +30,7 @@ class World:
     seed: int = 0
     threads: int = 2
     bf16_pairs: bool = True
+    int8_quads: bool = True
     required: frozenset[str] = frozenset()
     backend: Any = field(init=False)
 
@@ -46,7 +47,7 @@ class World:
         self._fill_prefixes()
 
     def settings(self, provider: Any) -> Any:
-        return provider.Settings(threads=self.threads, bf16_pairs=self.bf16_pairs)
+        return provider.Settings(threads=self.threads, bf16_pairs=self.bf16_pairs, int8_quads=self.int8_quads)
 
     def _sequence(self, index: int, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k, v of one sequence; they depend on the seed, the index and nothing else."""
@@ -58,7 +59,8 @@ class World:
     def new_cache(self, num_blocks: int) -> torch.Tensor:
         layout = self.backend.layout(num_blocks)
         assert layout.block_axis == 0
-        cache = torch.full(layout.shape, float("nan"), dtype=getattr(torch, layout.dtype))
+        empty = 255 if layout.dtype == "uint8" else float("nan")  # four bytes of 255 are a NaN as well
+        cache = torch.full(layout.shape, empty, dtype=getattr(torch, layout.dtype))
         assert cache[0].numel() * cache.element_size() == layout.bytes_per_block
         return cache
 
@@ -94,7 +96,12 @@ class World:
         )
 
     def _fill_prefixes(self) -> None:
-        """Write the prefixes straight into the cache, by the documented layout."""
+        """Write the prefixes straight into the cache, by the documented layout; codes by the backend itself."""
+        if self.kv_dtype == "uint8":
+            spans = [(index, 0, prefix) for index, (prefix, _) in enumerate(self.sequences) if prefix]
+            if spans:
+                self.run(spans)
+            return
         for index, (prefix, _) in enumerate(self.sequences):
             _, k, v = self.data[index]
             for position in range(prefix):
@@ -105,6 +112,10 @@ class World:
                     fill_cells(self.cache[block], offset, *rows)
                 else:
                     self.cache[block, :, :, offset] = rows
+
+    def stored(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keys or values as the cache keeps them, float64."""
+        return coded(rows) if self.kv_dtype == "uint8" else rows.to(getattr(torch, self.kv_dtype)).double()
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
@@ -131,7 +142,7 @@ class World:
         layer = layer or AttentionLayer(0, self.head_dim**-0.5)
         outs, lses = [], []
         for s, first, count in self.spans if spans is None else spans:
-            q, k, v = (x.to(getattr(torch, self.kv_dtype)).double() for x in self.data[s])
+            k, v = (self.stored(x) for x in self.data[s][1:])
             q = self.data[s][0].double()
             out, lse = dense(q[first : first + count], k[: first + count], v[: first + count], layer)
             outs.append(out)
@@ -148,6 +159,15 @@ def fill_cells(block: torch.Tensor, offset: int, k: torch.Tensor, v: torch.Tenso
     cell, key = divmod(offset, 16)
     block[0].view(heads, -1, width // 2, 16, 2)[:, cell, :, key] = k.view(heads, width // 2, 2)
     block[1].view(heads, -1, width // 16, 8, 16, 2)[:, cell, :, key // 2, :, key % 2] = v.view(heads, width // 16, 16)
+
+
+def coded(rows: torch.Tensor) -> torch.Tensor:
+    """Rows as a cache of uint8 gives them back, by the formula of the contract: float64."""
+    x = rows.float()
+    least, most = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    per_step = torch.full_like(least, 255.0) / (most - least)
+    codes = ((x - least) * per_step).round().nan_to_num(0.0)
+    return least.double() + ((most - least) / 255).double() * codes.double()
 
 
 def dense(
