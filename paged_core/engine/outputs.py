@@ -66,6 +66,9 @@ class BranchText:
     def push(self, tokens: list[int], *, hide_last: bool = False) -> bool:
         """Take new output tokens; True when a stop string completed. `hide_last`: the last one ended the sequence
         and its text is not shown."""
+        if self._detokenizer is not None and not self._params.stop_strings:
+            self.token_ids.extend(tokens)  # many at once are read at once
+            return self._feed(self._detokenizer.push(tokens[:-1] if hide_last else tokens))
         for i, token in enumerate(tokens):
             self.token_ids.append(token)
             if self._detokenizer is None or (hide_last and i == len(tokens) - 1):
