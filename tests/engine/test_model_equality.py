@@ -45,6 +45,23 @@ SETTINGS = list(
 )
 
 
+@pytest.mark.parametrize("attn", ["attn_torch", "attn_cpu"])
+def test_codes_give_the_same_tokens_alone_in_chunks_and_preempted(model, attn):
+    """A row's codes depend on that row alone, and travel with its block."""
+    codes = {"attn": attn, "kv_dtype": "uint8", "block_size": 16}
+    alone = [answers(model, [prompt], prefix_cache=False, **codes)[0][0].token_ids for prompt in PROMPTS]
+    for company in (
+        {},
+        {"max_num_batched_tokens": 16},
+        {"block_size": 32},
+        {"num_blocks": 4, "preempt": "recompute"},
+        {"num_blocks": 4, "preempt": "swap", "host_memory": "1MiB"},
+    ):
+        got, stats = answers(model, **(codes | company))
+        assert [output.token_ids for output in got] == alone, company
+        assert ("preempt" in company) == (sum(stats.preemptions.values()) > 0), company
+
+
 @pytest.mark.parametrize(("attn", "block_size", "budget", "pool"), SETTINGS)
 def test_the_matrix_of_law_15(model, reference, attn, block_size, budget, pool):
     blocks, preempt = pool
