@@ -84,14 +84,14 @@ def encode_row(typing: Any, source: Any, codes: Any, chunks: Any) -> Any:
 
 
 @emit
-def digit_row(typing: Any, source: Any, target: Any, chunks: Any, scale: Any) -> Any:
-    """A query for `score_codes`: two planes of digits, the scale of their numbers times `scale`, and their scaled sum.
+def digit_row(typing: Any, source: Any, target: Any, chunks: Any) -> Any:
+    """A query for `score_codes`: two planes of digits, the scale of their numbers, and their scaled sum.
 
     source: address of `chunks` * LANES fp32; target: address of as many times 4 bytes.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        source, target, count, softmax_scale = args
+        source, target, count = args
 
         def element(index: ir.Value) -> ir.Value:
             return v.load(builder, v.address_of(builder, source, F32, builder.mul(index, I64(LANES))), VF32)
@@ -120,10 +120,10 @@ def digit_row(typing: Any, source: Any, target: Any, chunks: Any, scale: Any) ->
             return [builder.add(total[0], whole)]
 
         total = v.fold(builder, sum_loop(builder, count, [v.integers(0)], digits)[0], builder.add)
-        factor = builder.fmul(builder.fadd(unit, v.fold(builder, found[1], builder.fadd)), softmax_scale)
+        factor = builder.fadd(unit, v.fold(builder, found[1], builder.fadd))
         numbers = v.address_of(builder, builder.add(low_plane, num_bytes), F32)
         builder.store(factor, numbers)
         builder.store(builder.fmul(builder.sitofp(total, F32), factor), builder.gep(numbers, [I64(1)]))
         return context.get_dummy_value()
 
-    return types.none(*[types.int64] * 3, types.float32), codegen
+    return types.none(*[types.int64] * 3), codegen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numba import int64, types
 from numba.extending import overload
 
@@ -85,6 +86,19 @@ def query_bytes(typing: Any, kind: Any) -> Any:
         return context.get_constant(types.int64, 2 if kind == types.uint32 else 4)
 
     return types.int64(kind), codegen
+
+
+@emit
+def bytes_of(typing: Any, kind: Any) -> Any:
+    """Bytes of a stored element of the type of `kind`."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_constant(types.int64, v.element_bytes(v.stored(kind)))
+
+    return types.int64(kind), codegen
+
+
+FIRST, SECOND = np.int64(0), np.int64(1)  # not literals: kernels are compiled anew for each of those
 
 
 @kernel

@@ -102,7 +102,7 @@ def finish_shared(p: Any, unit: Any, head: Any, parts: Any, out: Any) -> Any:
     claim(p[at.COUNTERS] + shared_counter(p, unit, head) * 8, 1)
     for i in range(unit[at.COUNT]):  # merging uses the accumulators, so all are kept by now
         if members[first + i, at.END] == unit[at.END]:
-            count_part(p, members[first + i], head, parts, out)
+            count_part(p, members[first + i], head, (parts[0], parts[1], parts[2]), out)
 
 
 def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, sources: str) -> Any:
@@ -120,12 +120,7 @@ def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, source
         sources  # noqa: B018
         p = carray(parameters, (at.NUM_PARAMETERS,), np.int64)
         counters = p[at.COUNTERS]
-        q, k = carray(pointer(p[at.Q]), (EVERYTHING,), element), carray(pointer(p[at.K]), (EVERYTHING,), element)
-        v, out = carray(pointer(p[at.V]), (EVERYTHING,), element), carray(pointer(p[at.OUT]), (EVERYTHING,), element)
-        cache = carray(pointer(p[at.CACHE]), (EVERYTHING,), cache_element)
-        cos = carray(pointer(p[at.COS]), (EVERYTHING,), np.float32)
-        sin = carray(pointer(p[at.SIN]), (EVERYTHING,), np.float32)
-        queries = carray(pointer(p[at.QUERIES]), (EVERYTHING,), query_element)
+        out = carray(pointer(p[at.OUT]), (EVERYTHING,), element)
         scale = np.float32(1.0) if in_pairs else carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SCALE]
         kind = tile_element(0)
         worker = claim(counters + at.WORKERS * 8, 1)
@@ -133,7 +128,7 @@ def make_layer_function(element: Any, cache_element: Any, in_pairs: bool, source
             return
         parts = workspace(p, worker, workspace_rows(p))
         spread = (in_pairs and in_cells(p), carray(pointer(parts[1]), (EVERYTHING,), row_element), parts[1])
-        prepare_all(kind, p, (q, k, v), cache, (cos, sin), (queries, scale), spread)
+        prepare_all(kind, p, (element(0), cache_element(0), query_element(0)), scale, spread)
         attend_all(p, parts, kind, element_bytes, out)
 
     return layer

@@ -13,7 +13,7 @@ import numpy as np
 from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import observe, pointer, query_bytes, row_offset
+from paged_attn_cpu.elements import FIRST, SECOND, observe, pointer, query_bytes, row_offset
 from paged_attn_cpu.kernels_cells import MOST_AHEAD
 from paged_attn_cpu.kernels_merge import INFINITY, copy_floats, shared_counter
 from paged_attn_cpu.kernels_products import add_tile, score_tile, widen_tile
@@ -63,7 +63,7 @@ def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_byte
     block_size = p[at.BLOCK_SIZE]
     shape = (p[at.KV_HEADS], block_size, p[at.WIDTH])
     row_bytes = p[at.WIDTH] * element_bytes
-    to_v = row_offset(0, 1, 0, 0, shape) * element_bytes
+    to_v = row_offset(FIRST, SECOND, FIRST, FIRST, shape) * element_bytes
     index = start // block_size
     position = start - index * block_size
     address = np.int64(0)
@@ -72,7 +72,7 @@ def find_rows(p: Any, table: Any, head: Any, keys: Any, lists: Any, element_byte
             if i > 0:
                 position = 0
                 index += 1
-            address = p[at.CACHE] + row_offset(table[index], 0, head, position, shape) * element_bytes
+            address = p[at.CACHE] + row_offset(np.int64(table[index]), FIRST, head, position, shape) * element_bytes
         k_rows[i] = address
         v_rows[i] = address + to_v
         address += row_bytes

@@ -16,7 +16,7 @@ import numpy as np
 from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import is_codes, pointer
+from paged_attn_cpu.elements import FIRST, SECOND, is_codes, pointer
 from paged_attn_cpu.microkernels import TILE
 from paged_attn_cpu.microkernels_pairs import CELL
 from paged_attn_cpu.microkernels_rows import list_run, spread_key, spread_value
@@ -89,14 +89,18 @@ def find_cells(p: Any, table: Any, heads: Any, keys: Any, cells: Any, sizes: Any
     block_size = p[at.BLOCK_SIZE]
     shape = (p[at.KV_HEADS], block_size // CELL)
     last = p[at.CACHE]
+    index = start // block_size
+    place = (start - index * block_size) // CELL
     for cell in range(num_cells):
-        key = start + cell * CELL
-        block, place = table[key // block_size], key % block_size // CELL
-        k = p[at.CACHE] + cell_offset(block, 0, first, place, shape, sizes)
-        last = p[at.CACHE] + cell_offset(block, 1, first, place, shape, sizes)
+        block = np.int64(table[index])
+        k = p[at.CACHE] + cell_offset(block, FIRST, first, place, shape, sizes)
+        last = p[at.CACHE] + cell_offset(block, SECOND, first, place, shape, sizes)
         entry = cells + cell * num_heads * 8
         list_run(entry, k, shape[1] * sizes[0], num_heads)
         list_run(entry + half * 8, last, shape[1] * sizes[1], num_heads)
+        place += 1
+        if place == shape[1]:
+            index, place = index + 1, 0
     list_run(cells + 2 * half * 8, last, 0, MOST_AHEAD)
     return num_cells
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import pointer
-from paged_attn_cpu.kernels_pairs import patch_rows
-from paged_attn_cpu.microkernels import STRIDE, TILE, cap_row
+from paged_attn_cpu.kernels_pairs import patch_rows, prepare_scores
+from paged_attn_cpu.microkernels import STRIDE
 from paged_attn_cpu.microkernels_codes import (
     add_codes,
     score_codes,
@@ -30,7 +28,7 @@ from paged_attn_cpu.microkernels_pairs import CELL, MOST_ROWS
 from paged_attn_cpu.quads import QUAD
 from paged_attn_cpu.vectors import LANES, kernel
 
-ONE = np.float32(1.0)
+FRESH = np.int64(1)  # not a literal: kernels are compiled anew for those
 
 
 @kernel
@@ -64,66 +62,59 @@ def score_wide_patch(kind: Any, rows: Any, queries: Any, lists: Any, width: Any,
 
 
 @kernel
-def add_columns(
-    kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, sums: Any, width: Any, fresh: Any
-) -> Any:
+def add_columns(kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, place: Any, fresh: Any) -> Any:
     """`add_codes` into two vectors of columns."""
     if rows == MOST_ROWS:
-        add_codes(50, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(50, kind, w, lists, count, column, place, fresh)
     elif rows == 4:
-        add_codes(34, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(34, kind, w, lists, count, column, place, fresh)
     elif rows == 3:
-        add_codes(26, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(26, kind, w, lists, count, column, place, fresh)
     elif rows == 2:
-        add_codes(18, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(18, kind, w, lists, count, column, place, fresh)
     else:
-        add_codes(10, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(10, kind, w, lists, count, column, place, fresh)
 
 
 @kernel
-def add_last_column(
-    kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, sums: Any, width: Any, fresh: Any
-) -> Any:
+def add_last_column(kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, place: Any, fresh: Any) -> Any:
     """`add_codes` into one vector of columns."""
     if rows == MOST_ROWS:
-        add_codes(49, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(49, kind, w, lists, count, column, place, fresh)
     elif rows == 4:
-        add_codes(33, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(33, kind, w, lists, count, column, place, fresh)
     elif rows == 3:
-        add_codes(25, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(25, kind, w, lists, count, column, place, fresh)
     elif rows == 2:
-        add_codes(17, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(17, kind, w, lists, count, column, place, fresh)
     else:
-        add_codes(9, kind, w, lists, count, column, sums, width, fresh)
+        add_codes(9, kind, w, lists, count, column, place, fresh)
 
 
 @kernel
-def add_code_patch(kind: Any, rows: Any, weights: Any, lists: Any, keys: Any, sums: Any, width: Any, fresh: Any) -> Any:
-    """sums (+)= digits . codes of a patch of rows, all columns."""
+def add_code_patch(kind: Any, rows: Any, weights: Any, lists: Any, keys: Any, place: Any, fresh: Any) -> Any:
+    """sums (+)= digits . codes of a patch of rows, all columns. place: (address of the sums, width)."""
     column, count = 0, -(-keys // QUAD)
-    while column + 2 * LANES <= width:
-        add_columns(kind, rows, weights, lists, count, column, sums, width, fresh)
+    while column + 2 * LANES <= place[1]:
+        add_columns(kind, rows, weights, lists, count, column, place, fresh)
         column += 2 * LANES
-    if column < width:
-        add_last_column(kind, rows, weights, lists, count, column, sums, width, fresh)
+    if column < place[1]:
+        add_last_column(kind, rows, weights, lists, count, column, place, fresh)
 
 
 @kernel
-def weigh_code_rows(p: Any, kind: Any, unit: Any, tile: Any, rows: Any, work: Any, cells: Any) -> Any:
-    """Scores of a tile to digits for rows (first, number) of a unit, under the causal and window limits.
-
-    work: (scores, states); cells: the tile's cells of K as `weigh_codes` takes them.
-    """
-    softcap = carray(pointer(p[at.CONSTANTS]), (2,), np.float32)[at.SOFTCAP]
-    window = p[at.WINDOW] if unit[at.FIRST_MEMBER] < 0 else np.int64(0)  # what is shared no window cuts
-    for row in range(rows[1]):
-        target = work[0] + row * STRIDE * 4
-        if softcap > 0:
-            cap_row(target, softcap, ONE)
-        position = unit[at.POSITION] + (rows[0] + row) // p[at.GROUP]
-        high = min(position - tile[0], tile[1] - 1)
-        low = min(max(position - window + 1 - tile[0], 0), TILE) if window > 0 else np.int64(0)
-        weigh_codes(kind, target, work[1] + row * 8, low, high, cells[0], cells[1], p[at.WIDTH])
+def weigh_code_patch(kind: Any, rows: Any, work: Any, scale: Any, cells: Any, width: Any) -> Any:
+    """`weigh_codes` of a patch of rows. work: (scores, states)."""
+    if rows == MOST_ROWS:
+        weigh_codes(6, kind, work[0], work[1], scale, cells, width)
+    elif rows == 4:
+        weigh_codes(4, kind, work[0], work[1], scale, cells, width)
+    elif rows == 3:
+        weigh_codes(3, kind, work[0], work[1], scale, cells, width)
+    elif rows == 2:
+        weigh_codes(2, kind, work[0], work[1], scale, cells, width)
+    else:
+        weigh_codes(1, kind, work[0], work[1], scale, cells, width)
 
 
 @kernel
@@ -150,9 +141,14 @@ def attend_few_codes(p: Any, kind: Any, unit: Any, parts: Any, tile: Any, cells:
                 score_patch(kind, size, q, (entry, entry + ahead), width, target)
                 row += size
             entry += 8
+    scale = prepare_scores(p, unit, tile, (np.int64(0), heads * group, heads * group), scores)
     for head in range(heads):
-        work = (scores + head * group * STRIDE * 4, states + head * group * 8)
-        weigh_code_rows(p, kind, unit, tile, (0, group), work, (cells[0] + head * 8, heads * 8))
+        row = 0
+        while row < group:
+            size, place = patch_rows(group - row), head * group + row
+            work = (scores + place * STRIDE * 4, states + place * 8)
+            weigh_code_patch(kind, size, work, scale, (cells[0] + head * 8, heads * 8, num_cells - 1), width)
+            row += size
     for cell in range(num_cells):
         for head in range(heads):
             row = 0
@@ -160,7 +156,7 @@ def attend_few_codes(p: Any, kind: Any, unit: Any, parts: Any, tile: Any, cells:
                 size, place = patch_rows(group - row), head * group + row
                 weights, keys = scores + place * STRIDE * 4 + cell * CELL, min(CELL, count - cell * CELL)
                 lists, fresh = (entry, entry + ahead), np.int64(cell == 0)
-                add_code_patch(kind, size, weights, lists, keys, sums + place * width * 4, width, fresh)
+                add_code_patch(kind, size, weights, lists, keys, (sums + place * width * 4, width), fresh)
                 row += size
             entry += 8
     settle_rows(heads * group, scores, sums, acc, width)
@@ -184,8 +180,9 @@ def attend_many_codes(p: Any, kind: Any, unit: Any, parts: Any, tile: Any, cells
             cell += 2
         if cell < seen:
             score_patch(kind, size, q, (here + cell * 8, ahead + cell * 8), width, scores + cell * CELL * 4)
-        weigh_code_rows(p, kind, unit, tile, (row, size), (scores, states + row * 8), (here, 8))
-        add_code_patch(kind, size, scores, (here + half, ahead + half), last + 1, sums, width, 1)
+        scale = prepare_scores(p, unit, tile, (row, size, group), scores)
+        weigh_code_patch(kind, size, (scores, states + row * 8), scale, (here, np.int64(8), seen - 1), width)
+        add_code_patch(kind, size, scores, (here + half, ahead + half), last + 1, (sums, width), FRESH)
         settle_rows(size, scores, sums, acc + row * width * 4, width)
         ahead = here
         row += size

@@ -28,6 +28,7 @@ from paged_attn_cpu.microkernels_pairs import (
 )
 from paged_attn_cpu.vectors import LANES, kernel
 
+ROWS_TOGETHER = 24  # of four patches: their softmaxes overlap. 6 took 5 to 10 % longer, 12 and 60 were no better
 WHOLE = np.int64(TILE)  # not a literal: kernels are compiled anew for those
 
 
@@ -35,6 +36,12 @@ WHOLE = np.int64(TILE)  # not a literal: kernels are compiled anew for those
 def patch_rows(left: Any) -> Any:
     """Rows of the next patch when `left` are left: kernels exist for 6, 4, 3, 2 and 1."""
     return MOST_ROWS if left >= MOST_ROWS else min(left, 4) if left != 5 else 3
+
+
+@kernel
+def large_patch(left: Any) -> Any:
+    """As `patch_rows`, for work that is seldom left with few rows: 6, 3 and 1."""
+    return MOST_ROWS if left >= MOST_ROWS else 3 if left >= 3 else 1
 
 
 @kernel
@@ -57,12 +64,8 @@ def score_four(rows: Any, queries: Any, lists: Any, width: Any, scores: Any) -> 
     """`score_cells` of four cells."""
     if rows == MOST_ROWS:
         score_cells(52, queries, lists, width, scores)
-    elif rows == 4:
-        score_cells(36, queries, lists, width, scores)
     elif rows == 3:
         score_cells(28, queries, lists, width, scores)
-    elif rows == 2:
-        score_cells(20, queries, lists, width, scores)
     else:
         score_cells(12, queries, lists, width, scores)
 
@@ -100,7 +103,7 @@ def add_narrow(rows: Any, weights: Any, lists: Any, keys: Any, column: Any, acc:
 @kernel
 def add_patch(rows: Any, weights: Any, lists: Any, keys: Any, acc: Any, width: Any, correction: Any) -> Any:
     """acc = acc * correction + weights . values of a patch of rows, all columns."""
-    column = 0
+    column = np.int64(0)
     while column + 4 * LANES <= width:
         add_wide(rows, weights, lists, keys, column, acc, width, correction)
         column += 4 * LANES
@@ -139,17 +142,18 @@ def prepare_scores(p: Any, unit: Any, tile: Any, rows: Any, scores: Any) -> Any:
 
 @kernel
 def weigh_rows(number: Any, scores: Any, states: Any, scale: Any) -> Any:
-    """Scores to weights for up to six rows."""
-    if number == MOST_ROWS:
-        weigh_patch(6, scores, states, scale)
-    elif number == 4:
-        weigh_patch(4, scores, states, scale)
-    elif number == 3:
-        weigh_patch(3, scores, states, scale)
-    elif number == 2:
-        weigh_patch(2, scores, states, scale)
-    else:
-        weigh_patch(1, scores, states, scale)
+    """Scores to weights for any number of rows."""
+    row = 0
+    while row < number:
+        size = large_patch(number - row)
+        target, state = scores + row * STRIDE * 4, states + row * 8
+        if size == MOST_ROWS:
+            weigh_patch(6, target, state, scale)
+        elif size == 3:
+            weigh_patch(3, target, state, scale)
+        else:
+            weigh_patch(1, target, state, scale)
+        row += size
 
 
 @kernel
@@ -175,11 +179,7 @@ def attend_few(p: Any, unit: Any, parts: Any, tile: Any, cells: Any, heads: Any)
                 row += size
             entry += 8
     scale = prepare_scores(p, unit, tile, (np.int64(0), rows, rows), scores)
-    row = 0
-    while row < rows:
-        size = patch_rows(rows - row)
-        weigh_rows(size, scores + row * STRIDE * 4, states + row * 8, scale)
-        row += size
+    weigh_rows(rows, scores, states, scale)
     for cell in range(num_cells):
         for head in range(heads):
             row = 0
@@ -198,22 +198,54 @@ def attend_many(p: Any, unit: Any, parts: Any, tile: Any, cells: Any) -> Any:
     """A tile into all rows of a unit of one head. parts: (acc, scores, states, queries); tile: (start, count); cells:
     addresses of the list and of the next tile's, which the first patch asks for."""
     acc, scores, states, queries = parts
-    group, width = p[at.GROUP], p[at.WIDTH]
-    start, count = tile
-    rows, half = unit[at.COUNT] * group, -(-count // CELL) * 8
-    row = max(start - unit[at.POSITION], 0) * group  # those before precede every key of the tile
+    width = p[at.WIDTH]
+    rows = unit[at.COUNT] * p[at.GROUP]
     here, ahead = cells
-    while row < rows:
-        size = patch_rows(rows - row)
-        last = min(unit[at.POSITION] + (row + size - 1) // group - start, count - 1)
-        seen = last // CELL + 1
-        q = queries + row * width * 2
+    first = max(tile[0] - unit[at.POSITION], 0) * p[at.GROUP]  # those before precede every key of the tile
+    while first < rows:
+        number = min(ROWS_TOGETHER, rows - first)
+        score_rows(p, unit, (first, number), (queries + first * width * 2, scores), tile, (here, ahead))
+        scale = prepare_scores(p, unit, tile, (first, number, p[at.GROUP]), scores)
+        weigh_rows(number, scores, states + first * 8, scale)
+        add_rows(p, unit, (first, number), (scores, acc + first * width * 4), tile, (here, ahead))
+        ahead = here
+        first += number
+
+
+@kernel
+def last_key(p: Any, unit: Any, row: Any, tile: Any) -> Any:
+    """The last key of a tile that a row of a unit sees."""
+    return min(unit[at.POSITION] + row // p[at.GROUP] - tile[0], tile[1] - 1)
+
+
+@kernel
+def score_rows(p: Any, unit: Any, rows: Any, places: Any, tile: Any, cells: Any) -> Any:
+    """Scores of rows (first, number) of a unit. places: (queries, where scores go); cells: as in `attend_many`."""
+    width = p[at.WIDTH]
+    here, ahead = cells
+    row = 0
+    while row < rows[1]:
+        size = large_patch(rows[1] - row)
+        seen = last_key(p, unit, rows[0] + row + size - 1, tile) // CELL + 1
+        q, target = places[0] + row * width * 2, places[1] + row * STRIDE * 4
         if seen == TILE // CELL:
-            score_four(size, q, (here, ahead), width, scores)
+            score_four(size, q, (here, ahead), width, target)
         else:
             for cell in range(seen):
-                score_cell(size, q, (here + cell * 8, ahead + cell * 8), width, scores + cell * CELL * 4)
-        weigh_rows(size, scores, states + row * 8, prepare_scores(p, unit, tile, (row, size, group), scores))
-        add_patch(size, scores, (here + half, ahead + half), last + 1, acc + row * width * 4, width, WHOLE)
+                score_cell(size, q, (here + cell * 8, ahead + cell * 8), width, target + cell * CELL * 4)
+        ahead = here
+        row += size
+
+
+@kernel
+def add_rows(p: Any, unit: Any, rows: Any, places: Any, tile: Any, cells: Any) -> Any:
+    """Weighted values into rows (first, number) of a unit. places: (their weights, their accumulators)."""
+    width, half = p[at.WIDTH], -(-tile[1] // CELL) * 8
+    here, ahead = cells[0] + half, cells[1] + half
+    row = 0
+    while row < rows[1]:
+        size = large_patch(rows[1] - row)
+        keys = last_key(p, unit, rows[0] + row + size - 1, tile) + 1
+        add_patch(size, places[0] + row * STRIDE * 4, (here, ahead), keys, places[1] + row * width * 4, width, WHOLE)
         ahead = here
         row += size

@@ -8,69 +8,73 @@ import numpy as np
 from numba import carray
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.elements import CODES, by_kind, claim, observe, pointer
+from paged_attn_cpu.elements import CODES, FIRST, by_kind, bytes_of, claim, observe, pointer
 from paged_attn_cpu.kernels_encode import write_codes, write_digits
-from paged_attn_cpu.kernels_write import store_row, write_token
+from paged_attn_cpu.kernels_write import put_row, write_token
 from paged_attn_cpu.planning import PREPARE_TOKENS
 from paged_attn_cpu.vectors import kernel
 
 
 def _write_elements(kind: Any, arguments: Any) -> Any:
-    _, token, slot, inputs, cache, angles, sizes, (to_cells, row, _) = arguments
-    write_token(token, slot, inputs, cache, angles, sizes, (to_cells, row))
+    p, kinds, slot, new, angles, sizes, (to_cells, _, room) = arguments
+    write_token(kinds, slot, new, p[at.CACHE], angles, sizes, room if to_cells else FIRST)
 
 
 def _write_codes(kind: Any, arguments: Any) -> Any:
-    p, token, slot, inputs, _, angles, sizes, (_, row, address) = arguments
-    write_codes(token, slot, inputs, p[at.CACHE], angles, sizes, (row, address))
+    p, kinds, slot, new, angles, sizes, (_, row, room) = arguments
+    write_codes(kinds[0], slot, new, p[at.CACHE], angles, sizes, (row, room))
 
 
 def _query_elements(kind: Any, arguments: Any) -> Any:
-    _, source, queries, target, angles, shape, _ = arguments
-    store_row(source[0], source[1], queries[0], target, angles, shape, queries[1])
+    kinds, here, angles, shape, scale, _ = arguments
+    put_row(kinds, here, angles, shape[0], shape[1], scale)
 
 
 def _query_digits(kind: Any, arguments: Any) -> Any:
-    p, source, queries, target, angles, shape, (_, row, address) = arguments
-    write_digits(source, p[at.QUERIES] + target * 4, angles, shape, (row, address), queries[1])
+    kinds, here, angles, shape, _, (_, row, room) = arguments
+    write_digits(kinds[0], here, angles, shape, (row, room))
 
 
 put_token = by_kind(lambda kind: _write_codes if kind in CODES else _write_elements)
-"""One token's K and V into the cache: (p, token, slot, inputs, cache, angles, sizes, spread), as `write_token`."""
+"""One token's K and V into the cache: (p, kinds, slot, both addresses, angles, sizes, spread), as `write_token`."""
 put_query = by_kind(lambda kind: _query_digits if kind in CODES else _query_elements)
-"""One query into scratch: (p, (elements, index of the first), queries, target element, angles, shape, spread)."""
+"""One query into scratch: (kinds, its address and scratch's, angles, shape, scale, spread), as `put_row`."""
 
 
 @kernel
-def prepare(kind: Any, p: Any, item: Any, inputs: Any, cache: Any, angles: Any, queries: Any, spread: Any) -> Any:
+def prepare(kind: Any, p: Any, item: Any, kinds: Any, scale: Any, spread: Any) -> Any:
     """Rotate and write PREPARE_TOKENS tokens.
 
-    inputs: (q, k, v); angles: (cos, sin); queries: (where q goes, what it is multiplied by); spread: (whether the cache
-    consists of cells, room for a row of elements, its address).
+    kinds: an element each of what comes in, of the cache and of the queries; scale: what multiplies queries; spread:
+    (whether the cache consists of cells, room for a row of elements, its address).
     """
-    q, k, v = inputs
-    kv_heads, group, head_dim, width = p[at.KV_HEADS], p[at.GROUP], p[at.HEAD_DIM], p[at.WIDTH]
-    num_tokens, half = p[at.NUM_TOKENS], p[at.HALF]
+    group, head_dim, width = p[at.GROUP], p[at.HEAD_DIM], p[at.WIDTH]
+    num_tokens, half, size = p[at.NUM_TOKENS], p[at.HALF], bytes_of(kinds[0])
     slots = carray(pointer(p[at.SLOTS]), (num_tokens,), np.int64)
-    sizes, shape = (kv_heads, head_dim, width, p[at.BLOCK_SIZE]), (head_dim, width)
+    sizes = (p[at.KV_HEADS], head_dim, width, p[at.BLOCK_SIZE])
+    query_row = width * bytes_of(kinds[2])
     for token in range(item * PREPARE_TOKENS, min((item + 1) * PREPARE_TOKENS, num_tokens)):
-        here = (angles[0], angles[1], token * half, half)
-        new = (k, v, p[at.K_STRIDE], p[at.V_STRIDE])
-        put_token(kind, (p, token, slots[token], new, cache, here, sizes, spread))
-        for head in range(kv_heads * group):
-            target = ((head // group * num_tokens + token) * group + head % group) * width
-            put_query(kind, (p, (q, token * p[at.Q_STRIDE] + head * head_dim), queries, target, here, shape, spread))
+        angles = (p[at.COS] + token * half * 4, p[at.SIN] + token * half * 4, half)
+        new = (p[at.K] + token * p[at.K_STRIDE] * size, p[at.V] + token * p[at.V_STRIDE] * size)
+        put_token(kind, (p, (kinds[0], kinds[1]), slots[token], new, angles, sizes, spread))
+        query = p[at.Q] + token * p[at.Q_STRIDE] * size
+        for head in range(p[at.KV_HEADS]):
+            target = p[at.QUERIES] + (head * num_tokens + token) * group * query_row
+            for _ in range(group):
+                here = (query, target)
+                put_query(kind, ((kinds[0], kinds[2]), here, angles, (head_dim, width), scale, spread))
+                query, target = query + head_dim * size, target + query_row
 
 
 @kernel
-def prepare_all(kind: Any, p: Any, inputs: Any, cache: Any, angles: Any, queries: Any, spread: Any) -> Any:
+def prepare_all(kind: Any, p: Any, kinds: Any, scale: Any, spread: Any) -> Any:
     """`prepare` items until none is left, then wait for those of the other workers."""
     counters = p[at.COUNTERS]
     while True:
         item = claim(counters + at.NEXT_PREPARE * 8, 1)
         if item >= p[at.NUM_PREPARE]:
             break
-        prepare(kind, p, item, inputs, cache, angles, queries, spread)
+        prepare(kind, p, item, kinds, scale, spread)
         claim(counters + at.PREPARED * 8, 1)
     while observe(counters + at.PREPARED * 8) < p[at.NUM_PREPARE]:
         pass

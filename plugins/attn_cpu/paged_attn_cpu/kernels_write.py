@@ -12,54 +12,56 @@ from typing import Any
 
 import numpy as np
 
-from paged_attn_cpu.elements import narrowed, row_offset
+from paged_attn_cpu.elements import FIRST, SECOND, bytes_of, row_offset
 from paged_attn_cpu.kernels_cells import store_key, store_value
-from paged_attn_cpu.microkernels_rows import convert_row, rotate_row
+from paged_attn_cpu.microkernels_rows import clear_row, convert_row, rotate_row
 from paged_attn_cpu.vectors import kernel
 
 ONE = np.float32(1.0)
 
 
 @kernel
-def store_row(source: Any, start: Any, target: Any, offset: Any, angles: Any, shape: Any, scale: Any) -> Any:
-    """Write one row in the target's dtype, rotated, scaled (K, V: by one), padded with zeros. shape: (head_dim, width).
+def put_row(kinds: Any, here: Any, angles: Any, head_dim: Any, width: Any, scale: Any) -> Any:
+    """Write one row, rotated, scaled, padded with zeros from head_dim to width.
 
-    angles: (cos, sin, first element of this token's row in both, half the rotary dimension; 0 = no rotation).
+    kinds: an element each of the types read and written; here: addresses of source and target; angles: (addresses of
+    the token's cosines and sines, how many; 0 = no rotation).
     """
-    head_dim, width = shape
-    cos, sin, row, half = angles
-    read, written = source[0], target[0]
-    here = (source.ctypes.data + start * source.itemsize, target.ctypes.data + offset * target.itemsize)
-    if half > 0:
-        rotate_row(read, written, here, (cos.ctypes.data + row * 4, sin.ctypes.data + row * 4), half, scale)
-    rest = (here[0] + 2 * half * source.itemsize, here[1] + 2 * half * target.itemsize)
-    convert_row(read, written, rest, head_dim - 2 * half, scale)
-    for i in range(head_dim, width):
-        target[offset + i] = narrowed(np.float32(0.0), written)
+    read, written = kinds
+    if angles[2] > 0:
+        rotate_row(read, written, here, angles, scale)
+    done = 2 * angles[2]
+    target = here[1] + done * bytes_of(written)
+    convert_row(read, written, (here[0] + done * bytes_of(read), target), head_dim - done, scale)
+    clear_row(written, here[1] + head_dim * bytes_of(written), width - head_dim)
 
 
 @kernel
-def write_token(token: Any, slot: Any, inputs: Any, cache: Any, angles: Any, sizes: Any, spread: Any) -> Any:
+def write_token(kinds: Any, slot: Any, inputs: Any, cache: Any, angles: Any, sizes: Any, room: Any) -> Any:
     """Write one token's K and V; a negative slot is padding and is skipped.
 
-    inputs: (k, v, k_stride, v_stride); sizes: (kv_heads, head_dim, width, block_size); spread: whether the cache
-    consists of cells, and a row of its elements for use here.
+    kinds: as in `put_row`; inputs: addresses of the token's K and V; cache: its address; sizes: (kv_heads, head_dim,
+    width, block_size); room: address where a row may lie if the cache consists of cells, 0 if it does not.
     """
     if slot < 0:
         return
-    k, v, k_stride, v_stride = inputs
+    k, v = inputs
     kv_heads, head_dim, width, block_size = sizes
-    no_angles, begin = (angles[0], angles[1], angles[2], np.int64(0)), np.int64(0)
-    block, position = slot // block_size, slot % block_size
-    to_cells, row = spread
-    shape, start, source = (kv_heads, block_size, width), np.int64(cache.ctypes.data), np.int64(row.ctypes.data)
-    for head in range(kv_heads):
-        if to_cells:
-            store_row(k, token * k_stride + head * head_dim, row, begin, angles, (head_dim, width), ONE)
-            store_key(source, start + row_offset(block, 0, head, 0, shape) * 2, position, width)
-            store_row(v, token * v_stride + head * head_dim, row, begin, no_angles, (head_dim, width), ONE)
-            store_value(source, start + row_offset(block, 1, head, 0, shape) * 2, position, width)
+    unturned = (angles[0], angles[1], FIRST)
+    block = slot // block_size
+    position = slot - block * block_size
+    shape, read, written = (kv_heads, block_size, width), bytes_of(kinds[0]), bytes_of(kinds[1])
+    key = FIRST if room > 0 else position
+    to_k = cache + row_offset(block, FIRST, FIRST, key, shape) * written
+    to_v = cache + row_offset(block, SECOND, FIRST, key, shape) * written
+    for _ in range(kv_heads):
+        if room > 0:
+            put_row(kinds, (k, room), angles, head_dim, width, ONE)
+            store_key(room, to_k, position, width)
+            put_row(kinds, (v, room), unturned, head_dim, width, ONE)
+            store_value(room, to_v, position, width)
         else:
-            for_k, for_v = row_offset(block, 0, head, position, shape), row_offset(block, 1, head, position, shape)
-            store_row(k, token * k_stride + head * head_dim, cache, for_k, angles, (head_dim, width), ONE)
-            store_row(v, token * v_stride + head * head_dim, cache, for_v, no_angles, (head_dim, width), ONE)
+            put_row(kinds, (k, to_k), angles, head_dim, width, ONE)
+            put_row(kinds, (v, to_v), unturned, head_dim, width, ONE)
+        k, v = k + head_dim * read, v + head_dim * read
+        to_k, to_v = to_k + block_size * width * written, to_v + block_size * width * written

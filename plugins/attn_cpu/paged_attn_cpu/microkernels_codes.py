@@ -11,19 +11,21 @@ of its value's codes in it, 16 bits of the largest of its row and tile.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llvmlite import ir
 from numba import types
 
 from paged_attn_cpu import pairs, quads
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.coding import MAGIC, TINY, store_bytes
-from paged_attn_cpu.microkernels import CACHE_LINE, STRIDE, TILE, soften
+from paged_attn_cpu.microkernels import CACHE_LINE, STRIDE, TILE
+from paged_attn_cpu.microkernels_pairs import CELL, fold_rows, soften_rows
 from paged_attn_cpu.vectors import F32, I32, I64, LANES, VF32, VI32, emit
 from paged_core.native.vectors import I8, literal, sum_loop
 
-CELL = LANES  # keys of a cell
+if TYPE_CHECKING:
+    from llvmlite import ir
+
 QUADS = CELL // quads.QUAD  # lines of a cell of V for every 16 columns, one for four keys
 SCALING = 4  # lines behind a cell of K: step and minimum of its keys' K, step and middle of their V
 LARGEST_WEIGHT = 255 * 256  # in two unsigned ones, with room for a rounding
@@ -79,12 +81,7 @@ def score_codes(typing: Any, shape: Any, kind: Any, queries: Any, lists: Any, wi
                 v.prefetch(builder, builder.gep(cell, [offset]), 1)
             lines = [_line(builder, cell, offset, VI32) for cell in here]
             words = [_words(builder, row, index, row_width) for row in rows]
-            found: list[ir.Value] = []
-            for number in range(num_rows * num_cells):
-                row, cell = divmod(number, num_cells)
-                sums = (totals[2 * number], totals[2 * number + 1])
-                found += quads.add_products(builder, kind, sums, lines[cell], words[row], False)
-            return found
+            return quads.add_all(builder, kind, totals, (words, lines), False)
 
         steps = builder.lshr(row_width, I64(2))
         totals = sum_loop(builder, steps, [v.integers(0)] * (2 * num_rows * num_cells), body)
@@ -108,64 +105,56 @@ def score_codes(typing: Any, shape: Any, kind: Any, queries: Any, lists: Any, wi
 
 @emit
 def add_codes(
-    typing: Any,
-    shape: Any,
-    kind: Any,
-    weights: Any,
-    lists: Any,
-    count: Any,
-    column: Any,
-    sums: Any,
-    width: Any,
-    fresh: Any,
+    typing: Any, shape: Any, kind: Any, weights: Any, lists: Any, count: Any, column: Any, place: Any, fresh: Any
 ) -> Any:
     """sums += digits . codes of V for a patch; `shape` is the literal 8 * rows + vectors of columns.
 
     weights: address of rows STRIDE * 4 bytes apart, of digits; lists: addresses of int64 addresses, of the cells of V
-    that hold `count` times four keys and of cells that are asked for meanwhile; column: first of the patch; sums:
-    address of int32 rows of `width`, begun anew where `fresh` is 1. Keys without weight may hold any codes.
+    that hold `count` times four keys and of cells that are asked for meanwhile; column: first of the patch; place:
+    (address of int32 rows of sums, their width), begun anew where `fresh` is 1. Keys without weight may hold any codes.
     """
     num_rows, num_chunks = divmod(literal(shape), 8)
+    every = [divmod(number, num_chunks) for number in range(num_rows * num_chunks)]
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        _, _, w_address, lists_value, num_quads, first, sums_address, row_width, is_fresh = args
-        list_address, ahead_address = (builder.extract_value(lists_value, i) for i in range(2))
+        _, _, w_address, lists_value, num_quads, first, sums, is_fresh = args
         rows = [v.address_of(builder, builder.add(w_address, I64(i * STRIDE * 4)), I8) for i in range(num_rows)]
-        patch = v.address_of(builder, sums_address, I32, first)
+        start = v.address_of(builder, builder.extract_value(sums, 0), I32, first)
+        width = builder.extract_value(sums, 1)
         targets = [
-            builder.gep(patch, [builder.add(builder.mul(row_width, I64(i)), I64(chunk * LANES))])
-            for i in range(num_rows)
-            for chunk in range(num_chunks)
+            builder.gep(start, [builder.add(builder.mul(width, I64(row)), I64(chunk * LANES))]) for row, chunk in every
         ]
         keep = builder.icmp_signed("==", is_fresh, I64(0))
         initial: list[ir.Value] = []
         for target in targets:
             initial += [v.integers(0), builder.select(keep, v.load(builder, target, VI32), v.integers(0))]
-        start = builder.mul(first, I64(CELL))  # bytes of a cell before the patch's columns
 
         def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-            cell = builder.lshr(index, I64(2))
-            offset = builder.add(start, builder.mul(builder.and_(index, I64(QUADS - 1)), I64(CACHE_LINE)))
-            entries = (v.address_of(builder, address, I64, cell) for address in (list_address, ahead_address))
-            here, coming = (v.address_of(builder, builder.load(entry), I8) for entry in entries)
+            lines = _quad_of_keys(builder, lists_value, index, first, num_chunks)
             words = [_words(builder, row, index, I64(DIGITS)) for row in rows]
-            places = [builder.add(offset, I64(chunk * QUADS * CACHE_LINE)) for chunk in range(num_chunks)]
-            for place in places:
-                v.prefetch(builder, builder.gep(coming, [place]), 1)
-            lines = [_line(builder, here, place, VI32) for place in places]
-            found: list[ir.Value] = []
-            for number in range(num_rows * num_chunks):
-                row, chunk = divmod(number, num_chunks)
-                pair = (totals[2 * number], totals[2 * number + 1])
-                found += quads.add_products(builder, kind, pair, lines[chunk], words[row], True)
-            return found
+            return quads.add_all(builder, kind, totals, (words, lines), True)
 
         totals = sum_loop(builder, num_quads, initial, body)
         for number, target in enumerate(targets):
             v.store(builder, quads.combined(builder, (totals[2 * number], totals[2 * number + 1])), target)
         return context.get_dummy_value()
 
-    return types.none(shape, kind, types.int64, lists, *[types.int64] * 5), codegen
+    return types.none(shape, kind, types.int64, lists, types.int64, types.int64, place, types.int64), codegen
+
+
+def _quad_of_keys(
+    builder: ir.IRBuilder, lists: ir.Value, quad: ir.Value, column: ir.Value, num_chunks: int
+) -> list[ir.Value]:
+    """Lines of V of four keys, from the chunk of `column` on; the same ones of cells ahead are asked for."""
+    cell = builder.lshr(quad, I64(2))
+    start = builder.mul(column, I64(CELL))  # bytes of a cell before the chunk
+    offset = builder.add(start, builder.mul(builder.and_(quad, I64(QUADS - 1)), I64(CACHE_LINE)))
+    entries = [v.address_of(builder, builder.extract_value(lists, i), I64, cell) for i in range(2)]
+    here, ahead = (v.address_of(builder, builder.load(entry), I8) for entry in entries)
+    places = [builder.add(offset, I64(chunk * QUADS * CACHE_LINE)) for chunk in range(num_chunks)]
+    for place in places:
+        v.prefetch(builder, builder.gep(ahead, [place]), 1)
+    return [_line(builder, here, place, VI32) for place in places]
 
 
 @emit
@@ -192,50 +181,76 @@ def settle_codes(typing: Any, weights: Any, sums: Any, acc: Any, width: Any) -> 
 
 
 @emit
-def weigh_codes(
-    typing: Any, kind: Any, scores: Any, state: Any, low: Any, high: Any, cells: Any, apart: Any, width: Any
-) -> Any:
-    """`soften` with digits of weight * step of V as the weights.
+def weigh_codes(typing: Any, rows: Any, kind: Any, scores: Any, states: Any, scale: Any, cells: Any, width: Any) -> Any:
+    """`soften_rows` of `rows` (literal) rows of one KV head, with digits of weight * step of V as the weights.
 
-    scores: address of TILE fp32 scores and the row's numbers; state: address of (maximum, sum) in fp32; only keys
-    low <= j <= high of the tile are visible; cells: address of the addresses of its cells of K, at least of those
-    with visible keys, `apart` bytes from one to the next.
+    cells: (address of the addresses of the tile's cells of K, bytes from one to the next, number of the last one).
     """
+    num_rows = literal(rows)
+    exps = (pairs.exp, pairs.exp2) if kind == types.uint8 else (v.exp, _exp2)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        _, row, state_address, first, last, list_address, distance, row_width = args
-        values = [v.load(builder, v.address_of(builder, row, F32, I64(c)), VF32) for c in range(0, TILE, LANES)]
-        exp = pairs.exp if kind == types.uint8 else v.exp
-        weights = soften(builder, exp, values, (row, state_address), (first, last))
-        steps = builder.mul(row_width, I64(CELL))
-        final = builder.lshr(builder.select(builder.icmp_signed("<", last, I64(0)), I64(0), last), I64(4))
-        products: list[ir.Value] = []
-        middles: list[ir.Value] = []
-        for number, weight in enumerate(weights):
-            index = builder.select(builder.icmp_signed("<", I64(number), final), I64(number), final)
-            entry = v.address_of(builder, builder.add(list_address, builder.mul(index, distance)), I64)
-            cell = v.address_of(builder, builder.load(entry), I8)
-            counts = builder.fcmp_unordered("!=", weight, v.constant(0.0))  # where not, there may be no key
-            for found, line in ((products, 2), (middles, 3)):
-                numbers = _line(builder, cell, builder.add(steps, I64(line * CACHE_LINE)), VF32)
-                found.append(builder.select(counts, builder.fmul(weight, numbers), v.constant(0.0)))
-        total = builder.fadd(builder.fadd(*middles[:2]), builder.fadd(*middles[2:]))
-        builder.store(v.fold(builder, total, builder.fadd), v.address_of(builder, row, F32, I64(MIDDLE)))
-        _store_digits(builder, row, products)
+        _, _, s_address, state_address, factor, cells, width = args
+        numbers = _numbers_of_values(builder, cells, width)
+        rows: list[tuple[list[ir.Value], ir.Value]] = []  # products with the steps, lanes of the sum with the middles
+
+        def take(_: int, weights: list[ir.Value]) -> None:
+            zero = v.constant(0.0)
+            counts = [
+                builder.fcmp_unordered("!=", weight, zero) for weight in weights
+            ]  # where not, there may be no key
+            products, middles = (
+                [
+                    builder.select(seen, builder.fmul(weight, line), zero)
+                    for seen, weight, line in zip(counts, weights, lines, strict=True)
+                ]
+                for lines in numbers
+            )
+            rows.append((products, builder.fadd(builder.fadd(*middles[:2]), builder.fadd(*middles[2:]))))
+
+        soften_rows(builder, num_rows, (s_address, state_address, factor), exps, take)
+        _store_digits(builder, s_address, rows)
         return context.get_dummy_value()
 
-    return types.none(kind, *[types.int64] * 7), codegen
+    return types.none(rows, kind, types.int64, types.int64, types.float32, cells, types.int64), codegen
 
 
-def _store_digits(builder: ir.IRBuilder, row: ir.Value, products: list[ir.Value]) -> None:
-    """Numbers from 0 on as multiples of their largest / LARGEST_WEIGHT, in two digits, and what to multiply by."""
-    largest = v.maximum(builder, v.maximum(builder, *products[:2]), v.maximum(builder, *products[2:]))
-    largest = v.fold(builder, largest, lambda a, b: v.maximum(builder, a, b))
-    scale = builder.fmul(largest, ir.Constant(F32, 1 / LARGEST_WEIGHT))
-    is_tiny = builder.fcmp_unordered("<", scale, ir.Constant(F32, TINY))  # NaN too: the row's sum is NaN then as well
-    inverse = builder.select(is_tiny, ir.Constant(F32, 0.0), builder.fdiv(ir.Constant(F32, 1.0), scale))
-    builder.store(scale, v.address_of(builder, row, F32, I64(WEIGHT_SCALE)))
-    for number, product in enumerate(products):
-        bits = builder.bitcast(builder.fadd(builder.fmul(product, v.splat(builder, inverse)), v.constant(MAGIC)), VI32)
-        for digit, place in ((builder.lshr(bits, v.integers(8)), 0), (bits, DIGITS)):
-            store_bytes(builder, digit, v.address_of(builder, row, I8, I64(place + number * CELL)))
+def _exp2(builder: ir.IRBuilder, power: ir.Value) -> ir.Value:
+    return v.exp(builder, builder.fmul(power, v.constant(1 / pairs.LOG2_E)))
+
+
+def _numbers_of_values(builder: ir.IRBuilder, cells: ir.Value, width: ir.Value) -> list[list[ir.Value]]:
+    """Step and middle of V of a tile's keys, four vectors each; behind the last cell they are those of that one."""
+    address, apart, last = (builder.extract_value(cells, i) for i in range(3))
+    found: list[list[ir.Value]] = [[], []]
+    for number in range(TILE // CELL):
+        index = builder.select(builder.icmp_signed("<", I64(number), last), I64(number), last)
+        entry = v.address_of(builder, builder.add(address, builder.mul(index, apart)), I64)
+        cell = v.address_of(builder, builder.load(entry), I8)
+        for i, line in enumerate((2, 3)):
+            place = builder.add(builder.mul(width, I64(CELL)), I64(line * CACHE_LINE))
+            found[i].append(_line(builder, cell, place, VF32))
+    return found
+
+
+def _store_digits(builder: ir.IRBuilder, scores: ir.Value, rows: list[tuple[list[ir.Value], ir.Value]]) -> None:
+    """Products as multiples of the row's largest / LARGEST_WEIGHT in two digits; and what they are multiplied by."""
+
+    def maximum(a: ir.Value, b: ir.Value) -> ir.Value:
+        return v.maximum(builder, a, b)
+
+    tops = [maximum(maximum(*products[:2]), maximum(*products[2:])) for products, _ in rows]
+    scales = builder.fmul(fold_rows(builder, tops, maximum), v.constant(1 / LARGEST_WEIGHT))
+    middles = fold_rows(builder, [middle for _, middle in rows], builder.fadd)
+    is_tiny = builder.fcmp_unordered("<", scales, v.constant(TINY))  # NaN too: the row's sum is NaN then as well
+    inverses = builder.select(is_tiny, v.constant(0.0), builder.fdiv(v.constant(1.0), scales))
+    for r, (products, _) in enumerate(rows):
+        factor = v.shuffle(builder, inverses, inverses, [r] * LANES)
+        for number, product in enumerate(products):
+            bits = builder.bitcast(builder.fadd(builder.fmul(product, factor), v.constant(MAGIC)), VI32)
+            for digit, place in ((builder.lshr(bits, v.integers(8)), 0), (bits, DIGITS)):
+                target = v.address_of(builder, scores, I8, I64(r * STRIDE * 4 + place + number * CELL))
+                store_bytes(builder, digit, target)
+        for vector, place in ((scales, WEIGHT_SCALE), (middles, MIDDLE)):
+            number = builder.extract_element(vector, I32(r))
+            builder.store(number, v.address_of(builder, scores, F32, I64(r * STRIDE + place)))

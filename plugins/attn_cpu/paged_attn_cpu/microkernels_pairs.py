@@ -155,7 +155,7 @@ def hide_keys(typing: Any, scores: Any, low: Any, high: Any) -> Any:
     return types.none(*[types.int64] * 3), codegen
 
 
-def _fold_rows(
+def fold_rows(
     builder: ir.IRBuilder, rows: list[ir.Value], combine: Callable[[ir.Value, ir.Value], ir.Value]
 ) -> ir.Value:
     """One lane a row (up to eight): its vector reduced, in the same tree however many rows there are."""
@@ -165,61 +165,63 @@ def _fold_rows(
     return v.shuffle(builder, low, high, [i % (2 * ROWS_A_FOLD) for i in range(LANES)])
 
 
-def _take_weights(builder: ir.IRBuilder, powers: list[ir.Value], row: list[ir.Value]) -> ir.Value:
-    """Leave 2 ** power of a row's four vectors in bf16; returns their sum, lane by lane, before rounding."""
-    weights = [pairs.exp2(builder, power) for power in powers]
-    for i in (0, 2):
-        v.store(builder, pairs.narrow(builder, *weights[i : i + 2]), row[i // 2])
-    return builder.fadd(builder.fadd(*weights[:2]), builder.fadd(*weights[2:]))
+def soften_rows(builder: ir.IRBuilder, num_rows: int, args: Any, exps: tuple[Any, Any], take: Any) -> None:
+    """One online-softmax step of `num_rows` rows: their states move on, and take(row, weights) is called for each.
+
+    args: address of rows of TILE fp32 scores, STRIDE apart, whose correction goes behind them; address of each row's
+    (maximum, sum) in fp32; a positive number that is yet to multiply the scores. exps: how to take e and 2 to a power.
+    A row that has seen no key keeps maximum -inf and sum 0. A row is one long chain of instructions, each of which
+    waits for the one before: several rows at once keep the processor busy.
+    """
+    s_address, state_address, factor = args
+    every = range(num_rows)
+    sources = [
+        [v.address_of(builder, s_address, F32, I64(r * STRIDE + c)) for c in range(0, TILE, LANES)] for r in every
+    ]
+
+    def maximum(a: ir.Value, b: ir.Value) -> ir.Value:
+        return v.maximum(builder, a, b)
+
+    tops = []
+    for row in sources:
+        values = [v.load(builder, source, VF32) for source in row]
+        tops.append(maximum(maximum(*values[:2]), maximum(*values[2:])))
+    top = builder.fmul(fold_rows(builder, tops, maximum), v.splat(builder, factor))
+    state = v.load(builder, v.address_of(builder, state_address, F32), VF32)  # more than is ours; ours is stored
+    old, total = (v.shuffle(builder, state, state, [i * 2 % LANES + part for i in range(LANES)]) for part in range(2))
+    new = maximum(old, top)
+    unseen = builder.fcmp_ordered("==", new, v.constant(float("-inf")))
+    origin = builder.select(unseen, v.constant(0.0), new)
+    corrections = exps[0](builder, builder.fsub(old, origin))
+    log2_e = v.constant(pairs.LOG2_E)
+    negative = builder.fneg(builder.fmul(origin, log2_e))
+    steps = builder.fmul(v.splat(builder, factor), log2_e)
+    sums = []
+    for r in every:
+        start = v.shuffle(builder, negative, negative, [r] * LANES)
+        powers = [v.fma(builder, v.load(builder, source, VF32), steps, start) for source in sources[r]]
+        weights = [exps[1](builder, power) for power in powers]
+        take(r, weights)
+        sums.append(builder.fadd(builder.fadd(*weights[:2]), builder.fadd(*weights[2:])))
+        correction = builder.extract_element(corrections, I32(r))
+        builder.store(correction, v.address_of(builder, s_address, F32, I64(r * STRIDE + TILE)))
+    total = builder.fadd(builder.fmul(total, corrections), fold_rows(builder, sums, builder.fadd))
+    kept = v.shuffle(builder, new, total, [i // 2 + i % 2 * LANES for i in range(2 * num_rows)])
+    v.store(builder, kept, v.address_of(builder, state_address, F32))
 
 
 @emit
 def weigh_patch(typing: Any, rows: Any, scores: Any, states: Any, scale: Any) -> Any:
-    """One online-softmax step of `rows` (literal) rows: scores become weights in bf16, and the rows' states move on.
-
-    scores: address of rows of TILE fp32 scores, STRIDE apart, which `scale`, a positive number, is yet to multiply; the
-    row's correction goes behind them. states: address of (maximum, sum) in fp32 of each row. A row that has seen no key
-    keeps maximum -inf and sum 0. Sums are those of the unrounded weights. A row is one long chain of instructions, each
-    of which waits for the one before: several rows at once keep the processor busy.
-    """
+    """`soften_rows` of `rows` (literal) rows: scores become bf16 weights, their sum is that of the unrounded ones."""
     num_rows = literal(rows)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        _, s_address, state_address, factor = args
-        every = range(num_rows)
-        sources = [
-            [v.address_of(builder, s_address, F32, I64(r * STRIDE + c)) for c in range(0, TILE, LANES)] for r in every
-        ]
+        def take(row: int, weights: list[ir.Value]) -> None:
+            for i in (0, 2):
+                target = v.address_of(builder, args[1], F32, I64(row * STRIDE + i // 2 * LANES))
+                v.store(builder, pairs.narrow(builder, *weights[i : i + 2]), target)
 
-        def maximum(a: ir.Value, b: ir.Value) -> ir.Value:
-            return v.maximum(builder, a, b)
-
-        tops = []
-        for row in sources:
-            values = [v.load(builder, source, VF32) for source in row]
-            tops.append(maximum(maximum(*values[:2]), maximum(*values[2:])))
-        top = builder.fmul(_fold_rows(builder, tops, maximum), v.splat(builder, factor))
-        state = v.load(builder, v.address_of(builder, state_address, F32), VF32)  # more than is ours; ours is stored
-        old, total = (
-            v.shuffle(builder, state, state, [i * 2 % LANES + part for i in range(LANES)]) for part in range(2)
-        )
-        new = maximum(old, top)
-        unseen = builder.fcmp_ordered("==", new, v.constant(float("-inf")))
-        origin = builder.select(unseen, v.constant(0.0), new)
-        corrections = pairs.exp(builder, builder.fsub(old, origin))
-        log2_e = v.constant(pairs.LOG2_E)
-        negative = builder.fneg(builder.fmul(origin, log2_e))
-        steps = builder.fmul(v.splat(builder, factor), log2_e)
-        sums = []
-        for r in every:
-            start = v.shuffle(builder, negative, negative, [r] * LANES)
-            powers = [v.fma(builder, v.load(builder, source, VF32), steps, start) for source in sources[r]]
-            sums.append(_take_weights(builder, powers, sources[r]))
-            correction = builder.extract_element(corrections, I32(r))
-            builder.store(correction, v.address_of(builder, s_address, F32, I64(r * STRIDE + TILE)))
-        total = builder.fadd(builder.fmul(total, corrections), _fold_rows(builder, sums, builder.fadd))
-        kept = v.shuffle(builder, new, total, [i // 2 + i % 2 * LANES for i in range(2 * num_rows)])
-        v.store(builder, kept, v.address_of(builder, state_address, F32))
+        soften_rows(builder, num_rows, args[1:], (pairs.exp, pairs.exp2), take)
         return context.get_dummy_value()
 
     return types.none(rows, types.int64, types.int64, types.float32), codegen

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 
 from paged_attn_cpu import vectors as v
-from paged_attn_cpu.vectors import I16, I32, I64, LANES, emit
+from paged_attn_cpu.vectors import F32, I16, I32, I64, LANES, emit
 from paged_core.native.vectors import sum_loop
 
 if TYPE_CHECKING:
@@ -69,39 +69,83 @@ def convert_row(typing: Any, read: Any, written: Any, addresses: Any, count: Any
             value = builder.fmul(_read(builder, source, read, index, lanes), _all_lanes(builder, args[4], lanes))
             _write(builder, value, target, written, index)
 
-        _in_vectors(builder, args[3], body)
+        def copy(index: ir.Value, lanes: int) -> None:
+            element = v.stored(read)
+            vector = ir.VectorType(element, lanes)
+            value = v.load(builder, v.address_of(builder, source, element, index), vector)
+            v.store(builder, value, v.address_of(builder, target, element, index))
+
+        if read != written:
+            _in_vectors(builder, args[3], body)
+            return context.get_dummy_value()
+        with builder.if_else(builder.fcmp_ordered("==", args[4], F32(1.0))) as (same, scaled):
+            with same:
+                _in_vectors(builder, args[3], copy)
+            with scaled:
+                _in_vectors(builder, args[3], body)
         return context.get_dummy_value()
 
     return types.none(read, written, addresses, types.int64, types.float32), codegen
 
 
 @emit
-def rotate_row(typing: Any, read: Any, written: Any, addresses: Any, angles: Any, half: Any, factor: Any) -> Any:
-    """target = rotated source * factor, 2 * `half` elements of the types of `read` and `written`.
+def rotate_row(typing: Any, read: Any, written: Any, addresses: Any, angles: Any, factor: Any) -> Any:
+    """target = rotated source * factor, 2 * half elements of the types of `read` and `written`.
 
-    addresses: (source, target); angles: addresses of `half` fp32 cosines and sines. Rotated elements are rounded to the
-    source's type: products and sums are as in `x * cos + rotate_half(x) * sin`.
+    addresses: (source, target); angles: (address of `half` fp32 cosines, of sines, half). Rotated elements are rounded
+    to the source's type: products and sums are as in `x * cos + rotate_half(x) * sin`.
     """
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         source, target = (builder.extract_value(args[2], i) for i in range(2))
-        angles = [builder.extract_value(args[3], i) for i in range(2)]
+        *tables, half = (builder.extract_value(args[3], i) for i in range(3))
+
+        def rotate(index: ir.Value, lanes: int, finish: Callable[[ir.Value, ir.Value], None]) -> None:
+            behind = builder.add(index, half)
+            x, y = (_read(builder, source, read, place, lanes) for place in (index, behind))
+            cos, sin = (_read(builder, address, types.float32, index, lanes) for address in tables)
+            finish(builder.fsub(builder.fmul(x, cos), builder.fmul(y, sin)), index)
+            finish(builder.fadd(builder.fmul(y, cos), builder.fmul(x, sin)), behind)
 
         def body(index: ir.Value, lanes: int) -> None:
-            behind = builder.add(index, args[4])
-            x, y = (_read(builder, source, read, place, lanes) for place in (index, behind))
-            cos, sin = (_read(builder, address, types.float32, index, lanes) for address in angles)
-            first = builder.fsub(builder.fmul(x, cos), builder.fmul(y, sin))
-            second = builder.fadd(builder.fmul(y, cos), builder.fmul(x, sin))
-            for value, place in ((first, index), (second, behind)):
+            def finish(value: ir.Value, place: ir.Value) -> None:
                 rounded = v.widen(builder, v.narrow(builder, value, read), read)
-                scaled = builder.fmul(rounded, _all_lanes(builder, args[5], lanes))
+                scaled = builder.fmul(rounded, _all_lanes(builder, args[4], lanes))
                 _write(builder, scaled, target, written, place)
 
-        _in_vectors(builder, args[4], body)
+            rotate(index, lanes, finish)
+
+        def unscaled(index: ir.Value, lanes: int) -> None:
+            rotate(index, lanes, lambda value, place: _write(builder, value, target, read, place))
+
+        if read != written:
+            _in_vectors(builder, half, body)
+            return context.get_dummy_value()
+        with builder.if_else(builder.fcmp_ordered("==", args[4], F32(1.0))) as (same, scaled):
+            with same:
+                _in_vectors(builder, half, unscaled)
+            with scaled:
+                _in_vectors(builder, half, body)
         return context.get_dummy_value()
 
-    return types.none(read, written, addresses, angles, types.int64, types.float32), codegen
+    return types.none(read, written, addresses, angles, types.float32), codegen
+
+
+@emit
+def clear_row(typing: Any, kind: Any, target: Any, count: Any) -> Any:
+    """Zeros for `count` elements of the type of `kind`."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        element = v.stored(kind)
+
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            builder.store(ir.Constant(element, 0), v.address_of(builder, args[1], element, index))
+            return []
+
+        sum_loop(builder, args[2], [], body)
+        return context.get_dummy_value()
+
+    return types.none(kind, types.int64, types.int64), codegen
 
 
 def _spread(builder: ir.IRBuilder, addresses: ir.Value, element: ir.Type, count: ir.Value, step: int) -> None:

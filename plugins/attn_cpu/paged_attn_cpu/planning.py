@@ -29,8 +29,9 @@ Ints = NDArray[np.int64]
 
 SPLIT = at.SPLIT
 # (token, head of the group) rows of a prefill unit and of a shared one: reuse of a widened tile against L1 and L2 room;
-# 128 to 256 rows of a shared unit were at most 5 % faster (heads of 128) or slower (heads of 64) than 64
-QUERY_ROWS = 64
+# 128 to 256 rows of a shared unit were at most 5 % faster (heads of 128) or slower (heads of 64) than 64; 60 are whole
+# patches of six rows for groups of 1 to 6
+QUERY_ROWS = 60
 UNITS_A_WORKER = 4  # from which on units are not taken apart into KV heads
 PREPARE_TOKENS = 8  # tokens rotated and written per claimed item
 

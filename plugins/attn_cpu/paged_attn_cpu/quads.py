@@ -41,6 +41,22 @@ def add_products(
     return totals[0], total
 
 
+def add_all(
+    builder: ir.IRBuilder,
+    kind: types.Type,
+    totals: list[ir.Value],
+    factors: tuple[list[Digits], list[ir.Value]],
+    signed: bool,
+) -> list[ir.Value]:
+    """`add_products` of every word with every line; totals: high and low digits in turns, those of a word together."""
+    found: list[ir.Value] = []
+    for word in factors[0]:
+        for line in factors[1]:
+            pair = (totals[len(found)], totals[len(found) + 1])
+            found += add_products(builder, kind, pair, line, word, signed)
+    return found
+
+
 def combined(builder: ir.IRBuilder, totals: Digits) -> ir.Value:
     """high * 256 + low in every lane."""
     return builder.add(builder.shl(totals[0], v.integers(8)), totals[1])
