@@ -143,7 +143,7 @@ class Layers:
         self._backend: Attention = plugins.create("attn", self.plugin, need)
         first = _filled(plugins, self.plugin, need, batch.tables.size)
         count = min(_MOST_LAYERS, -(-ROTATION // (first.numel() * first.element_size())))
-        self.caches = [first, *(_pool(first.shape, first.dtype).copy_(first) for _ in range(count - 1))]
+        self.caches = [first, *(empty_cache(first.shape, first.dtype).copy_(first) for _ in range(count - 1))]
         self._plan = self._backend.plan(batch)
         self.inputs = _drawn(batch.num_tokens, heads, need.dtype)
         self._out = torch.empty_like(self.inputs[0])
@@ -176,7 +176,7 @@ def _drawn(num_tokens: int, heads: Heads, dtype: str) -> tuple[Tensor, Tensor, T
     return q, k, v
 
 
-def _pool(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty_cache(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """An empty cache, on pages as the executor's."""
     cache = torch.empty(tuple(shape), dtype=dtype)
     prefer_huge_pages(cache)
@@ -194,7 +194,7 @@ def _filled(plugins: Plugins, plugin: str, need: AttentionNeed, num_blocks: int)
         "attn", plugin, replace(need, max_len=size, max_rows=most, token_budget=most * size)
     )
     layout = backend.layout(num_blocks)
-    cache = _pool(layout.shape, getattr(torch, layout.dtype))
+    cache = empty_cache(layout.shape, getattr(torch, layout.dtype))
     for begin in range(0, num_blocks, most):
         blocks = np.arange(begin, min(begin + most, num_blocks), dtype=np.int32)
         batch = _steps(blocks[:, None], size, size, size)

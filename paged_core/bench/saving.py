@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 OPT_13B_BLOCKS = 983
 """Blocks of 16 tokens in the 12 GB that OPT-13B leaves on an A100 of 40 GB."""
+_BLOCK_SIZE = 16
 
 
 @dataclass(slots=True)
@@ -35,6 +36,8 @@ class Saving:
     saved: int = 0
     steps: int = 0
     requests: int = 0  # summed over steps
+    slots: int = 0  # of blocks held, and those of them that are empty: summed over steps
+    empty: int = 0
 
     def watch(self, engine: Engine) -> None:
         """Count the step that has just ended."""
@@ -43,6 +46,8 @@ class Saving:
             return
         self.held += stats.blocks.used
         self.saved += stats.blocks.saved
+        self.slots += stats.blocks.used * engine.facts.block_size
+        self.empty += stats.blocks.tail_waste_slots
         self.requests += stats.num_running
         self.steps += 1
 
@@ -50,6 +55,11 @@ class Saving:
     def share(self) -> float:
         """Saved over what would be held without sharing; not a number when nothing was held."""
         return self.saved / (self.held + self.saved) if self.steps else math.nan
+
+    @property
+    def waste(self) -> float:
+        """Slots that are empty, in last blocks, over slots that hold a token; not a number when none does."""
+        return self.empty / (self.slots - self.empty) if self.slots > self.empty else math.nan
 
     @property
     def mean_requests(self) -> float:
@@ -79,13 +89,16 @@ def service_saving(
     params: Callable[[int], SamplingParams],
     random: Generator,
     executor: Executor | None = None,
+    block_size: int = _BLOCK_SIZE,
 ) -> Saving:
     """Run `service` on an engine without a model, with the pool and the step times of OPT-13B.
 
-    Memory is the only limit on how many run. The first tenth of the time is not counted: the pool fills up then.
+    Memory is the only limit on how many run; another `block_size` leaves the pool as large as it is. The first tenth of
+    the time is not counted: the pool fills up then.
     """
     clock, saving = VirtualClock(), Saving()
-    facts = stub_facts(OPT_13B_BLOCKS, max_model_len=2048, max_num_seqs=1024)
+    blocks = OPT_13B_BLOCKS * _BLOCK_SIZE // block_size
+    facts = stub_facts(blocks, max_model_len=2048, max_num_seqs=1024, block_size=block_size)
     engine = stub_engine(facts, executor or StubExecutor(OPT_13B_A100_40GB), clock)
 
     def after_step() -> None:

@@ -77,11 +77,10 @@ QUICK = Size(minutes=1.0, prompts=4, sentences=6, rounds=1, chat_tokens=24, requ
 def lengths_table(measured: Sequence[Lengths], size: Size, say: Callable[[str], None]) -> Table:
     """Saving of n samples per prompt under the paper's lengths, rates and pool, and under `measured` lengths."""
     table = Table("Memory saved by parallel sampling, by lengths (no model, OPT-13B's pool and step times)", _COLUMNS)
-    services = _services(measured, size)
-    for service in services:
+    for service in services(measured, size):
         for width in WIDTHS:
             say(f"{service.lengths.name}, n = {width}")
-            saving = service_saving(service, _samples(width), np.random.default_rng(size.seed))
+            saving = service_saving(service, samples(width), np.random.default_rng(size.seed))
             paper = PAPER_SAMPLING.get(service.lengths.name, {}).get(width)
             means = service.lengths.means
             row = (service.lengths.name, "sample", width, *means, saving.mean_requests, saving.share, paper)
@@ -94,17 +93,19 @@ def lengths_table(measured: Sequence[Lengths], size: Size, say: Callable[[str], 
     return table
 
 
-def _services(measured: Sequence[Lengths], size: Size) -> list[Service]:
+def services(measured: Sequence[Lengths], size: Size) -> list[Service]:
+    """The paper's two distributions of lengths at its rates, then `measured` ones."""
     random, seconds = np.random.default_rng(size.seed), size.minutes * 60
     made: list[tuple[Callable[[int, Generator], Lengths], float]] = [
         (sharegpt_like, _SHAREGPT_RATE),
         (alpaca_like, _ALPACA_RATE),
     ]
-    services = [Service(make(int(rate * seconds * 1.3) + 50, random), rate, seconds) for make, rate in made]
-    return services + [Service(lengths, _SHAREGPT_RATE, seconds) for lengths in measured]
+    drawn = [Service(make(int(rate * seconds * 1.3) + 50, random), rate, seconds) for make, rate in made]
+    return drawn + [Service(lengths, _SHAREGPT_RATE, seconds) for lengths in measured]
 
 
-def _samples(width: int) -> Callable[[int], SamplingParams]:
+def samples(width: int) -> Callable[[int], SamplingParams]:
+    """Parameters, by output length, of a request that draws `width` answers to the full length."""
     return lambda output: SamplingParams(n=width, max_tokens=output, ignore_eos=True, detokenize=False)
 
 
@@ -114,7 +115,7 @@ def _beams(width: int) -> Callable[[int], SamplingParams]:
     )
 
 
-MODES: dict[str, Callable[[int], Callable[[int], SamplingParams]]] = {"sample": _samples, "beam": _beams}
+MODES: dict[str, Callable[[int], Callable[[int], SamplingParams]]] = {"sample": samples, "beam": _beams}
 PAPER = {"sample": PAPER_SAMPLING, "beam": PAPER_BEAMS}
 _NEAREST = {"tasks": "Alpaca-like", "chat": "ShareGPT-like"}
 

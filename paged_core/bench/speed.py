@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from paged_core.bench.peaks import Peaks
     from paged_core.engine.engine import Engine
 
-_ANSWER = 64  # tokens of the answer whose latency is taken
+ANSWER = 64
+"""Tokens of the answer whose latency is taken."""
 LOWEST_ID = 3
 """Below lie control tokens in the vocabularies at hand."""
 
@@ -117,30 +118,33 @@ class Bench:
 
 
 def latency_table(bench: Bench, lengths: Sequence[int], rounds: int, seed: int) -> Table:
-    """First token and decoding of one request alone, for several prompt lengths."""
+    """First token and decoding of one request alone, for several prompt lengths; those that do not fit are cut."""
     columns = (
         Column("prompt_tokens", "prompt", ","),
         Column("first_ms", "first token ms", ".1f"),
         Column("first_floor_ms", "floor ms", ".1f"),
         Column("first_share", "of floor", ".0%"),
+        Column("prefill_per_s", "prefill tok/s", ",.0f"),
         Column("decode_per_s", "decode tok/s", ".1f"),
         Column("decode_floor_per_s", "floor tok/s", ".1f"),
         Column("decode_share", "of floor", ".0%"),
     )
     table = Table("Latency of one request", columns)
     random = np.random.default_rng(seed)
-    for length in lengths:
+    facts = bench.engine.facts
+    most = min(facts.max_model_len, facts.num_blocks * facts.block_size) - ANSWER
+    for length in dict.fromkeys(min(length, most) for length in lengths):
         bench.say(f"{length} prompt tokens")
-        prompt = random.integers(LOWEST_ID, bench.engine.facts.vocab_size, length).tolist()
-        bench.answer(prompt, _ANSWER)
-        times = [_phases(bench.answer(prompt, _ANSWER)) for _ in range(rounds)]
+        prompt = random.integers(LOWEST_ID, facts.vocab_size, length).tolist()
+        bench.answer(prompt, ANSWER)
+        times = [_phases(bench.answer(prompt, ANSWER)) for _ in range(rounds)]
         first, decode = (statistics.median(phase) for phase in zip(*times, strict=True))
-        ends = replay(bench.engine.facts, bench.floor, [Arrival(0.0, [1] * length, greedy(_ANSWER))])
-        first_floor, decode_floor = ends[-_ANSWER], ends[-1] - ends[-_ANSWER]
-        row = (length, first * 1e3, first_floor * 1e3, first_floor / first)
-        table.add(*row, (_ANSWER - 1) / decode, (_ANSWER - 1) / decode_floor, decode_floor / decode)
+        ends = replay(facts, bench.floor, [Arrival(0.0, [1] * length, greedy(ANSWER))])
+        first_floor, decode_floor = ends[-ANSWER], ends[-1] - ends[-ANSWER]
+        row = (length, first * 1e3, first_floor * 1e3, first_floor / first, length / first)
+        table.add(*row, (ANSWER - 1) / decode, (ANSWER - 1) / decode_floor, decode_floor / decode)
     table.notes.append(
-        f"Medians of {rounds} rounds, {_ANSWER} tokens each, greedy. Floor: this schedule at the peaks below."
+        f"Medians of {rounds} rounds, {ANSWER} tokens each, greedy. Floor: this schedule at the peaks below."
     )
     return table
 

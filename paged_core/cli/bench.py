@@ -35,10 +35,12 @@ if TYPE_CHECKING:
 
     from paged_core.bench.data import Data
 
-_PARTS = ("lengths", "prompts", "prefix")
+_PARTS = ("lengths", "waste", "prompts", "prefix")
+_LENGTHS = (16, 128, 512, 1024, 2048, 8192)
 _SHARING_HELP = """What sharing of KV blocks saves and gains, next to the figures of the PagedAttention paper.
 
 lengths: memory saved by n samples per prompt, under the paper's length distributions, rates and pool, without a model.
+waste: slots that stay empty in last blocks, under the same, by block size.
 prompts: memory saved by samples and beams that a real model grows over real prompts. prefix: throughput of translation
 behind a shared prefix, prefix cache on and off.
 """
@@ -47,6 +49,9 @@ _LATENCY_HELP = (
 )
 _THROUGHPUT_HELP = (
     """Output tokens a second of many requests at once, held against the floor of this machine's peaks."""
+)
+_PREEMPTION_HELP = (
+    """What a preempted request costs by its length: its blocks to the host and back, or its tokens once more."""
 )
 _ENGINE_HELP = """What the engine itself costs a step and a sequence, with a model that costs nothing."""
 
@@ -62,6 +67,10 @@ def _sharing(parameters: Mapping[str, Any]) -> None:
     report = Report("bench sharing", conditions(threads=threads, seed=size.seed, data=data.source))
     if "lengths" in parts:
         report.tables.append(sharing.lengths_table(data.lengths, size, note))
+    if "waste" in parts:
+        from paged_core.bench.waste import waste_table
+
+        report.tables.append(waste_table(data.lengths, size, note))
     if "prompts" in parts:
         report.tables += sharing.prompts_tables(data, settings, size, note)
     if "prefix" in parts:
@@ -72,7 +81,7 @@ def _sharing(parameters: Mapping[str, Any]) -> None:
 def _latency(parameters: Mapping[str, Any]) -> None:
     from paged_core.bench import speed
 
-    lengths = (16,) if parameters["quick"] else (16, 128, 512, 2048)
+    lengths = parameters["prompt"] or ((16,) if parameters["quick"] else _LENGTHS)
     with speed.Bench(model_settings(parameters), note) as bench:
         table = speed.latency_table(bench, lengths, num_rounds(parameters), parameters["seed"])
         report = bench.report("bench latency", table, seed=parameters["seed"])
@@ -89,6 +98,16 @@ def _throughput(parameters: Mapping[str, Any]) -> None:
         workload = given or speed.mixed(count, bench.engine.facts.vocab_size, seed)
         table = speed.throughput_table(bench, workload, num_rounds(parameters))
         report = bench.report("bench throughput", table, seed=seed)
+    publish(report, parameters)
+
+
+def _preemption(parameters: Mapping[str, Any]) -> None:
+    from paged_core.bench import preemption, speed
+
+    lengths = preemption.LENGTHS[:2] if parameters["quick"] else preemption.LENGTHS
+    with speed.Bench(model_settings(parameters), note) as bench:
+        table = preemption.preemption_table(bench, lengths, num_rounds(parameters), parameters["seed"])
+        report = bench.report("bench preemption", table, seed=parameters["seed"])
     publish(report, parameters)
 
 
@@ -114,6 +133,13 @@ def _data(parameters: Mapping[str, Any]) -> Data:
 _PART = Option(
     ["--part"], section=BENCH, multiple=True, type=click.Choice(_PARTS), help="Only this. Repeatable. Default: all."
 )
+_PROMPT = Option(
+    ["--prompt"],
+    section=BENCH,
+    multiple=True,
+    type=click.IntRange(1),
+    help="Prompt tokens. Repeatable. Default: 16, 128, 512, 1024, 2048 and 8192.",
+)
 _WORKLOAD = Option(
     ["--workload"],
     section=BENCH,
@@ -133,8 +159,9 @@ _OWN = [
         _with_engine(_PART, data_option(), clock_option("Of prefix: "), seed_option()),
         _SHARING_HELP,
     ),
-    benchmark("latency", _latency, _with_engine(rounds_option(), seed_option()), _LATENCY_HELP),
+    benchmark("latency", _latency, _with_engine(_PROMPT, rounds_option(), seed_option()), _LATENCY_HELP),
     benchmark("throughput", _throughput, _with_engine(_WORKLOAD, rounds_option(), seed_option()), _THROUGHPUT_HELP),
+    benchmark("preemption", _preemption, _with_engine(rounds_option(), seed_option()), _PREEMPTION_HELP),
     benchmark("engine", _engine, [plot_option(), rounds_option()], _ENGINE_HELP),
     model_command(),
     linear_command(),

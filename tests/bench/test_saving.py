@@ -36,6 +36,14 @@ def test_the_saving_of_one_request_is_what_a_hand_counts(prompt: int, output: in
     engine.check()
 
 
+@pytest.mark.parametrize(("prompt", "output"), [(5, 30), (32, 2), (40, 9)])
+def test_waste_is_what_a_hand_counts(prompt: int, output: int) -> None:
+    engine = stub_engine(stub_facts(100, 2048, 8), StubExecutor())
+    saving = prompts_saving(engine, [[1] * prompt], [samples(1, output)])
+    filled = range(prompt, prompt + output - 1)
+    assert saving.waste == pytest.approx(sum(-computed % 16 for computed in filled) / sum(filled))
+
+
 def test_one_sequence_saves_nothing() -> None:
     engine = stub_engine(stub_facts(100, 2048, 8), StubExecutor())
     assert prompts_saving(engine, [[1] * 40] * 3, [samples(1, 8)] * 3).share == 0.0
@@ -44,6 +52,7 @@ def test_one_sequence_saves_nothing() -> None:
 def test_saving_of_nothing_is_not_a_number() -> None:
     assert np.isnan(Saving().share)
     assert np.isnan(Saving().mean_requests)
+    assert np.isnan(Saving().waste)
 
 
 def test_a_service_saves_more_the_longer_its_prompts_are() -> None:

@@ -92,6 +92,41 @@ def test_latency_is_held_against_the_floor(tmp_path: Path, model: str) -> None:
     assert rows(path, 1)[0]["peak"] == "memory read, GB/s"
 
 
+def test_prompts_that_do_not_fit_are_cut_and_measured_once(tmp_path: Path, model: str) -> None:
+    path = tmp_path / "x.json"
+    lengths = ("--prompt", "8", "--prompt", "4000", "--prompt", "5000", "--rounds", "1")
+    options = ("--json", str(path), "--model", model, "--kv-memory", "4MiB", "--max-model-len", "128")
+    result = bench("latency", *lengths, *options)
+    assert result.exit_code == 0, result.stderr
+    assert [row["prompt_tokens"] for row in rows(path)] == [8, 64]
+    for row in rows(path):
+        assert row["prefill_per_s"] == pytest.approx(row["prompt_tokens"] / row["first_ms"] * 1e3)
+
+
+def test_waste_in_last_blocks_grows_with_their_size(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    result = bench("sharing", "--quick", "--part", "waste", "--json", str(path))
+    assert result.exit_code == 0, result.stderr
+    found = {(row["lengths"], row["block_size"]): row["waste"] for row in rows(path)}
+    for name in ("ShareGPT-like", "Alpaca-like"):
+        assert 0 < found[name, 8] < found[name, 16] < found[name, 32]
+    assert found["ShareGPT-like", 16] < 0.04 < found["Alpaca-like", 16] < 0.2
+
+
+def test_a_victims_ways_are_measured_by_its_length(tmp_path: Path, model: str) -> None:
+    path = tmp_path / "x.json"
+    result = bench(
+        "preemption", "--quick", "--json", str(path), "--model", model, "--kv-memory", "4MiB", "--attn=torch"
+    )
+    assert result.exit_code == 0, result.stderr
+    found = rows(path)
+    assert [row["tokens"] for row in found] == [16, 64]
+    for row in found:
+        assert row["mb"] == pytest.approx(row["tokens"] * 2 * 2 * 2 * 16 * 4 / 1e6)  # layers, K and V, heads, width
+        assert row["ratio"] == pytest.approx(row["recompute_ms"] / row["swap_ms"])
+        assert row["gb_per_s"] == pytest.approx(2 * row["mb"] / row["swap_ms"])
+
+
 def test_throughput_counts_a_workload_of_ones_own(tmp_path: Path, model: str) -> None:
     work, path = tmp_path / "work.json", tmp_path / "x.json"
     work.write_text(json.dumps({"requests": [{"prompt": [5, 6, 7], "out": 4}, {"prompt": [8] * 20, "out": 6}]}))
