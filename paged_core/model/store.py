@@ -4,19 +4,22 @@
     layers.{i}.mlp.gate_up   rows of gate, up
     layers.{i}.moe.experts.{e}.gate_up   rows of gate, up
 
-All other names stay. A fused parameter is allocated when its first part arrives and filled in place, so that loading
-needs one tensor's worth of memory beyond the model.
+All other names stay. A fused parameter is allocated when its first part arrives and filled in place. Linear layers of
+which there is but one kind (qkv, o, down) are made as soon as their parameters are there: the original of 16 bits goes
+before the next layer's comes, and loading needs little memory beyond the model.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
 
 from paged_core.model.fused import fused_for
 from paged_core.model.linear import Linear, Linears, PlainLinear
+from paged_core.model.weights import expected_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from paged_core.model.place import Place
 
 _QKV = re.compile(r"(layers\.\d+\.attn)\.([qkv])\.(weight|bias)")
+_EARLY = re.compile(r"(layers\.\d+\.(?:attn\.(?:qkv|o)|mlp\.down))\.(?:weight|bias)")
 _GATE_UP = re.compile(r"(layers\.\d+\.(?:mlp|moe\.experts\.\d+))\.(gate|up)\.(weight|bias)")
 
 
@@ -37,13 +41,23 @@ class WeightStore:
         self.linears = Linears(place)
         self.fused = fused_for(place.device, place.dtype)
         self._tensors: dict[str, Tensor] = {}
+        self._awaited = Counter(filter(None, map(_early, expected_shapes(spec))))
+        self._made: dict[str, Linear] = {}
 
     def put(self, name: str, tensor: Tensor) -> None:
         """Take in one canonical tensor of the right shape."""
         part = self._part(name)
         if part is not None:
             part.copy_(tensor)
-            return
+        else:
+            self._keep(name, tensor)
+        early = _early(name)
+        if early is not None:
+            self._awaited[early] -= 1
+            if not self._awaited[early]:
+                self._made[early] = self._make(early)
+
+    def _keep(self, name: str, tensor: Tensor) -> None:
         # Gemma multiplies norms in float32: its weights keep the digits that 1 + w has
         exact = self._spec.norm_in_float32 and name.endswith("norm.weight")
         dtype = torch.float32 if exact else self._dtype
@@ -59,6 +73,9 @@ class WeightStore:
 
     def linear(self, name: str, *, exact: bool = False) -> Linear:
         """The linear layer of `name`.weight and, if there is one, `name`.bias. `exact`: never quantised."""
+        return self._made.pop(name) if name in self._made else self._make(name, exact)
+
+    def _make(self, name: str, exact: bool = False) -> Linear:
         make = PlainLinear if exact and self.linears.quantized else self.linears.make
         return make(self.take(f"{name}.weight"), self.take_if_any(f"{name}.bias"))
 
@@ -92,3 +109,10 @@ class WeightStore:
             shape = (total, self._spec.hidden_size) if fused.endswith("weight") else (total,)
             self._tensors[fused] = torch.empty(shape, dtype=self._dtype, device=self._device)
         return self._tensors[fused][begin : begin + rows]
+
+
+def _early(name: str) -> str | None:
+    """The linear layer that a canonical tensor is a part of, if it is one that is made early."""
+    fused = _QKV.sub(r"\1.qkv.\3", name)
+    match = _EARLY.fullmatch(fused)
+    return match[1] if match else None

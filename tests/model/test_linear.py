@@ -62,7 +62,9 @@ def test_products_equal_the_exact_one(
 
 
 @pytest.mark.parametrize("path, dtype, quantization, tolerance", CASES[3:], ids=IDS[3:])
-@pytest.mark.parametrize("out, inner", [(960, 576), (576, 1536), (3072, 576), (576, 576), (512, 2048), (70, 100), (96, 5632)])
+@pytest.mark.parametrize(
+    "out, inner", [(960, 576), (576, 1536), (3072, 576), (576, 576), (512, 2048), (70, 100), (96, 5632)]
+)
 def test_a_row_is_the_same_to_the_bit_whatever_its_neighbours(
     path: Any, dtype: torch.dtype, quantization: str, tolerance: float, out: int, inner: int
 ) -> None:
@@ -132,12 +134,13 @@ def test_tensors_of_the_right_kind_are_kept_without_a_copy(reference: Any) -> No
 
 
 def test_parts_are_fused_in_any_order(reference: Any) -> None:
-    store = WeightStore(spec_from_hf(reference("LlamaForCausalLM")[1]), Place(CPU, torch.bfloat16))
-    for value, part, rows in ((2.0, "v", 32), (0.0, "q", 64), (1.0, "k", 32)):
-        store.put(f"layers.0.attn.{part}.weight", torch.full((rows, 64), value))
-    fused = store.take("layers.0.attn.qkv.weight")
+    spec = spec_from_hf(reference("LlamaForCausalLM")[1])
+    store, size = WeightStore(spec, Place(CPU, torch.bfloat16)), spec.intermediate_size
+    for value, part in ((1.0, "up"), (0.0, "gate")):
+        store.put(f"layers.0.mlp.{part}.weight", torch.full((size, 64), value))
+    fused = store.take("layers.0.mlp.gate_up.weight")
     assert fused.dtype == torch.bfloat16
-    assert fused[:, 0].tolist() == [0.0] * 64 + [1.0] * 32 + [2.0] * 32
+    assert fused[:, 0].tolist() == [0.0] * size + [1.0] * size
 
 
 def test_gemma_norms_stay_in_float32(reference: Any) -> None:
@@ -146,5 +149,5 @@ def test_gemma_norms_stay_in_float32(reference: Any) -> None:
     for name in ("norm.weight", "layers.0.attn.q_norm.weight", "layers.0.mlp_post_norm.weight"):
         store.put(name, torch.full((64,), 1.001))
         assert store.take(name)[0] == torch.tensor(1.001)
-    store.put("layers.0.attn.o.weight", torch.ones(64, 64))
-    assert store.take("layers.0.attn.o.weight").dtype == torch.bfloat16
+    store.put("embed.weight", torch.ones(320, 64))
+    assert store.take("embed.weight").dtype == torch.bfloat16
