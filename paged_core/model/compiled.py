@@ -17,7 +17,7 @@ import torch
 
 from paged_core.model.layers import Mlp
 from paged_core.model.linear.native import NativeLinear
-from paged_core.native.matrix import GROUP, compiled_products, work_items
+from paged_core.native.matrix import compiled_products, work_items
 from paged_core.native.team import Team
 
 if TYPE_CHECKING:
@@ -215,4 +215,4 @@ class CompiledLayers:
         at, codes, scales = self._at, self._buffers.codes.data_ptr(), self._buffers.scales.data_ptr()
         p, size = self._products[i], x.shape[1]
         p[:, at.X], p[:, at.X_STRIDE], p[:, at.INPUT_SCALES] = codes, size, scales
-        self._quantizers[i][:, 1:] = x.data_ptr(), size * 2, codes, scales, rows, size, GROUP
+        self._quantizers[i][:, 1:] = x.data_ptr(), size * 2, codes, scales, rows, size, p[0, at.GROUP]

@@ -64,7 +64,7 @@ def _product(
         products = [(x, weight) for x in inputs for weight in weights]
         return [instruction(builder, total, *product) for total, product in zip(totals, products, strict=True)]
 
-    return sum_loop(builder, steps, sums, body)
+    return sum_loop(builder, steps, sums, body, may_unroll=len(rows) < 3)
 
 
 def _add_pairs(builder: ir.IRBuilder, total: ir.Value, x: ir.Value, weight: ir.Value) -> ir.Value:
@@ -98,6 +98,32 @@ def _loaded(builder: ir.IRBuilder, targets: list[ir.Value], is_first: ir.Value) 
     return sums
 
 
+def _put(
+    builder: ir.IRBuilder, totals: list[ir.Value], sums: list[ir.Value], place: tuple[ir.Value, int], scaled: Any
+) -> None:
+    """Totals to the sums, or scaled and rounded to the outputs; place: (out, its address 0 = to the sums; rows)."""
+    out, rows = place
+    chunks = len(totals) // rows
+    with builder.if_else(builder.icmp_signed("==", builder.extract_value(out, 0), I64(0))) as (keep, give):
+        with keep:
+            for total, target in zip(totals, sums, strict=True):
+                v.store(builder, total, target)
+        with give:
+            outputs = _rows(builder, out, I16, rows)
+            for i, total in enumerate(totals):
+                target = builder.gep(outputs[i // chunks], [I64(i % chunks * LANES)])
+                v.store(builder, narrow(builder, scaled(total, i % chunks)), target)
+
+
+def _scaled_by(builder: ir.IRBuilder, scales: ir.Value) -> Any:
+    """A function of a vector of sums and the number of its columns; scales: address of the outputs' fp32 scales."""
+
+    def scaled(total: ir.Value, chunk: int) -> ir.Value:
+        return builder.fmul(total, v.load(builder, v.address_of(builder, scales, F32, I64(chunk * LANES)), VF32))
+
+    return scaled
+
+
 @emit
 def multiply_pairs(
     typing: Any, shape: Any, inputs: Any, weights: Any, steps: Any, sums: Any, out: Any, ahead: Any
@@ -118,15 +144,7 @@ def multiply_pairs(
         targets = _sums(builder, builder.extract_value(sums, 0), rows, chunks)
         initial = _loaded(builder, targets, builder.extract_value(sums, 1))
         totals = _product(builder, (x, panels, steps, ahead), initial, _add_pairs)
-        with builder.if_else(builder.icmp_signed("==", builder.extract_value(out, 0), I64(0))) as (keep, give):
-            with keep:
-                for total, target in zip(totals, targets, strict=True):
-                    v.store(builder, total, target)
-            with give:
-                outputs = _rows(builder, out, I16, rows)
-                for i, total in enumerate(totals):
-                    target = builder.gep(outputs[i // chunks], [I64(i % chunks * LANES)])
-                    v.store(builder, narrow(builder, total), target)
+        _put(builder, totals, targets, (out, rows), lambda total, chunk: total)
         return context.get_dummy_value()
 
     return types.none(shape, inputs, weights, types.int64, sums, out, types.int64), codegen
@@ -134,29 +152,43 @@ def multiply_pairs(
 
 @emit
 def multiply_quads(
-    typing: Any, shape: Any, inputs: Any, scales: Any, weights: Any, steps: Any, sums: Any, ahead: Any
+    typing: Any, shape: Any, inputs: Any, scales: Any, weights: Any, groups: Any, sums: Any, out: Any, ahead: Any
 ) -> Any:
-    """sums += scale of the row * (inputs . weights) for one group of inputs; as `multiply_pairs`, but
+    """sums += scale of the row and group * (inputs . weights), group by group; as `multiply_pairs`, but
 
-    sums: address of rows of COLUMNS fp32, zeros before the first group (telling that group apart as `multiply_pairs`
-    does would have to keep both kinds of sums in registers);
-    inputs: rows of unsigned bytes, 128 + x; scales: (address of the first row's fp32 scale of this group, bytes
-    between rows); weights: addresses at the group's beginning, its PANEL int32 before its weights.
+    inputs: rows of unsigned bytes, 128 + x; scales: (address of the first row's first fp32 scale, bytes between rows);
+    weights: addresses where a group begins, with its PANEL int32; groups: (number, quads of inputs of each); out: with
+    the address of the outputs' scales as a third; ahead: (address, bytes between groups) of memory to prefetch.
+    Integers and sums both stay in registers, so a patch is two vectors wide.
     """
     rows, chunks = shape_of(shape)
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        _, inputs, scales, weights, steps, sums, ahead = args
+        _, inputs, scales, weights, groups, sums, out, ahead = args
         x = _rows(builder, inputs, I32, rows)
         factors = _rows(builder, scales, F32, rows)
         panels = _rows(builder, weights, I32, chunks // 2)
-        excess = _weights(builder, panels, I64(0))
-        begin = [builder.gep(panel, [I64(PANEL)]) for panel in panels]
-        totals = _product(builder, (x, begin, steps, ahead), excess * rows, _add_quads)
-        scale = [v.splat(builder, builder.load(factor)) for factor in factors]
-        for i, target in enumerate(_sums(builder, sums, rows, chunks)):
-            real = builder.sitofp(totals[i], VF32)
-            v.store(builder, v.fma(builder, real, scale[i // chunks], v.load(builder, target, VF32)), target)
+        number, steps = (builder.extract_value(groups, i) for i in range(2))
+        line, stride = (builder.extract_value(ahead, i) for i in range(2))
+        size = builder.mul(builder.add(steps, I64(1)), I64(PANEL))  # of a group, in int32
+
+        def body(group: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            begin = [builder.gep(panel, [builder.mul(group, size)]) for panel in panels]
+            quads = [builder.gep(panel, [I64(PANEL)]) for panel in begin]
+            here = [builder.gep(row, [builder.mul(group, steps)]) for row in x]
+            there = builder.add(line, builder.mul(group, stride))
+            excess = _weights(builder, begin, I64(0))
+            exact = _product(builder, (here, quads, steps, there), excess * rows, _add_quads)
+            scale = [v.splat(builder, builder.load(builder.gep(factor, [group]))) for factor in factors]
+            return [
+                v.fma(builder, builder.sitofp(exact[i], VF32), scale[i // chunks], total)
+                for i, total in enumerate(totals)
+            ]
+
+        targets = _sums(builder, builder.extract_value(sums, 0), rows, chunks)
+        initial = _loaded(builder, targets, builder.extract_value(sums, 1))
+        totals = sum_loop(builder, number, initial, body)
+        _put(builder, totals, targets, (out, rows), _scaled_by(builder, builder.extract_value(out, 2)))
         return context.get_dummy_value()
 
-    return types.none(shape, inputs, scales, weights, *[types.int64] * 3), codegen
+    return types.none(shape, inputs, scales, weights, groups, sums, out, ahead), codegen

@@ -55,6 +55,22 @@ def store_rounded(typing: Any, sums: Any, out: Any, count: Any) -> Any:
 
 
 @emit
+def store_wide(typing: Any, sums: Any, out: Any, count: Any) -> Any:
+    """out = the fp32 of `count` vectors rounded to bf16; addresses."""
+
+    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
+        def body(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            source, target = (v.address_of(builder, args[i], F32, builder.mul(index, I64(LANES))) for i in range(2))
+            v.store(builder, widen(builder, narrow(builder, v.load(builder, source, VF32))), target)
+            return []
+
+        sum_loop(builder, args[2], [], body)
+        return context.get_dummy_value()
+
+    return types.none(*[types.int64] * 3), codegen
+
+
+@emit
 def store_gated(typing: Any, sums: Any, out: Any, count: Any) -> Any:
     """out = bf16 of silu(gate) * up; sums: `count` times a vector of gate, then one of up; addresses.
 

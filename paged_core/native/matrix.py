@@ -18,19 +18,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 PANEL = 32  # outputs that are packed together
-GROUP = 128  # inputs that share a scale in int8
+GROUP = 128  # inputs that share a scale in int8, about
 ITEM_ROWS = 96  # at most, of an item; their sums take half of the first cache
 FEW_ROWS = 48  # up to which a panel's rows stay together, so that its weights are read once
 SMALL_WORK = 1 << 16  # products of numbers below which one thread is faster than waking a second
 _PATCH = 6
 
 
+def group_of(inputs: int) -> int:
+    """How many of `inputs` share a scale: groups as equal as whole quads allow, of about GROUP."""
+    number = max(1, round(inputs / GROUP))
+    return -(-inputs // (4 * number)) * 4
+
+
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
     """A weight [outputs, inputs]. Both are padded: `inputs` to whole lanes, the panels with zeros.
 
-    data: uint8, panels of `panel_bytes`; scales: float32 [outputs] in int8, else None; bias: bfloat16 [outputs] or
-    None; is_gated: a panel holds 16 outputs of gate, then 16 of up, and the product is silu(gate) * up.
+    data: uint8, panels of `panel_bytes`; scales: float32 [outputs] in int8, else None; group: inputs that share a scale
+    there; bias: bfloat16 [outputs] or None; is_gated: a panel holds 16 outputs of gate, then 16 of up, and the product
+    is silu(gate) * up.
     """
 
     data: Tensor
@@ -40,6 +47,7 @@ class PackedWeight:
     scales: Tensor | None
     bias: Tensor | None
     is_gated: bool
+    group: int = GROUP
 
     @property
     def width(self) -> int:
@@ -54,7 +62,7 @@ class PackedWeight:
     @property
     def num_groups(self) -> int:
         """Scales of one row of inputs, 0 in bfloat16."""
-        return 0 if self.scales is None else -(-self.inputs // GROUP)
+        return 0 if self.scales is None else -(-self.inputs // self.group)
 
     def parameters(self, kind: int) -> NDArray[np.int64]:
         """What the product is told of the weight; `kind` as `products` has it. The rest is zero."""
@@ -65,7 +73,7 @@ class PackedWeight:
         p[at.INPUTS], p[at.OUTPUTS] = self.inputs, self.outputs
         p[at.BIAS] = 0 if self.bias is None else self.bias.data_ptr()
         p[at.WEIGHT_SCALES] = 0 if self.scales is None else self.scales.data_ptr()
-        p[at.GROUP], p[at.KIND] = GROUP, at.GATED if self.is_gated else kind
+        p[at.GROUP], p[at.KIND] = self.group, at.GATED if self.is_gated else kind
         return p
 
 
@@ -96,7 +104,7 @@ class Products:
         items = work_items(rows, weight.num_panels, workers)
         p[at.X], p[at.X_STRIDE] = x.data_ptr(), x.shape[1] * 2
         if weight.scales is not None:
-            p[at.X], p[at.INPUT_SCALES] = self._quantize(x, weight.num_groups, workers)
+            p[at.X], p[at.INPUT_SCALES] = self._quantize(x, weight, workers)
             p[at.X_STRIDE] = x.shape[1]
         p[at.OUT], p[at.OUT_STRIDE] = out.data_ptr(), out.shape[1] * out.element_size()
         p[at.ITEMS], p[at.NUM_ITEMS] = items.ctypes.data, len(items)
@@ -104,15 +112,16 @@ class Products:
         self._run(self.pairs if weight.scales is None else self.quads, p, workers)
         return out
 
-    def _quantize(self, x: Tensor, num_groups: int, workers: int) -> tuple[int, int]:
+    def _quantize(self, x: Tensor, weight: PackedWeight, workers: int) -> tuple[int, int]:
         """Addresses of the quantised rows and of their scales, good until the next call."""
-        rows, size = x.shape
+        (rows, size), num_groups = x.shape, weight.num_groups
         if self._quantized.numel() < rows * size:
             self._quantized = torch.empty(rows * size, dtype=torch.uint8)
         if self._scales.numel() < rows * num_groups:
             self._scales = torch.empty(rows * num_groups)
         targets = self._quantized.data_ptr(), self._scales.data_ptr()
-        p = np.array([self._counters.ctypes.data, x.data_ptr(), size * 2, *targets, rows, size, GROUP], dtype=np.int64)
+        operands = (self._counters.ctypes.data, x.data_ptr(), size * 2, *targets, rows, size, weight.group)
+        p = np.array(operands, dtype=np.int64)
         self._run(self.quantizer, p, workers if rows > _PATCH else 1)
         return targets
 

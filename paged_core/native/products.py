@@ -24,7 +24,7 @@ from paged_core.native.elements import (
     pointer,
     widened,
 )
-from paged_core.native.epilogues import store_gated, store_rounded
+from paged_core.native.epilogues import store_gated, store_rounded, store_wide
 from paged_core.native.matrix import ITEM_ROWS, PANEL
 from paged_core.native.vectors import LANES
 
@@ -35,6 +35,8 @@ PLAIN, WIDE, GATED = range(3)
 PANEL_BEGIN, PANEL_END, ROW_BEGIN, ROW_END = range(4)  # of an item
 
 SUMS_BYTES = ITEM_ROWS * COLUMNS * 4  # scratch of one worker
+FEW_QUAD_ROWS = 3
+QUAD_SEGMENT = 288  # the same in int8, for the first cache; measured
 SEGMENT = 2048  # inputs multiplied before the next rows take their turn: 64 outputs of them stay in the second cache
 COUNTERS = 2  # int64 at NEXT: the next item, the workers so far
 
@@ -72,33 +74,39 @@ def _multiply_pairs(left: Any, wide: Any, x: Any, weights: Any, steps: Any, sums
 
 
 @kernel
-def _multiply_quads(left: Any, wide: Any, x: Any, scales: Any, weights: Any, steps: Any, sums: Any, ahead: Any) -> Any:
-    """The same for int8."""
-    if wide:
-        if left >= 6:
-            multiply_quads(52, x, scales, weights, steps, sums, ahead)
-        elif left == 5:
-            multiply_quads(44, x, scales, weights, steps, sums, ahead)
-        elif left == 4:
-            multiply_quads(36, x, scales, weights, steps, sums, ahead)
-        elif left == 3:
-            multiply_quads(28, x, scales, weights, steps, sums, ahead)
-        elif left == 2:
-            multiply_quads(20, x, scales, weights, steps, sums, ahead)
-        else:
-            multiply_quads(12, x, scales, weights, steps, sums, ahead)
-    elif left >= 6:
-        multiply_quads(50, x, scales, weights, steps, sums, ahead)
+def _multiply_quads(left: Any, x: Any, scales: Any, weights: Any, groups: Any, sums: Any, out: Any, ahead: Any) -> Any:
+    """The same for int8 and 32 columns."""
+    if left >= 6:
+        multiply_quads(50, x, scales, weights, groups, sums, out, ahead)
     elif left == 5:
-        multiply_quads(42, x, scales, weights, steps, sums, ahead)
+        multiply_quads(42, x, scales, weights, groups, sums, out, ahead)
     elif left == 4:
-        multiply_quads(34, x, scales, weights, steps, sums, ahead)
+        multiply_quads(34, x, scales, weights, groups, sums, out, ahead)
     elif left == 3:
-        multiply_quads(26, x, scales, weights, steps, sums, ahead)
+        multiply_quads(26, x, scales, weights, groups, sums, out, ahead)
     elif left == 2:
-        multiply_quads(18, x, scales, weights, steps, sums, ahead)
+        multiply_quads(18, x, scales, weights, groups, sums, out, ahead)
     else:
-        multiply_quads(10, x, scales, weights, steps, sums, ahead)
+        multiply_quads(10, x, scales, weights, groups, sums, out, ahead)
+
+
+@kernel
+def _multiply_wide_quads(
+    left: Any, x: Any, scales: Any, weights: Any, groups: Any, sums: Any, out: Any, ahead: Any
+) -> Any:
+    """The same for up to FEW_QUAD_ROWS rows and 64 columns, which read memory faster."""
+    if left >= 3:
+        multiply_quads(28, x, scales, weights, groups, sums, out, ahead)
+    elif left == 2:
+        multiply_quads(20, x, scales, weights, groups, sums, out, ahead)
+    else:
+        multiply_quads(12, x, scales, weights, groups, sums, out, ahead)
+
+
+@kernel
+def _ahead(here: Any, panel_bytes: Any, steps: Any, turn: Any) -> Any:
+    """What comes into the second cache during one of the first four turns: half of what follows in a next panel."""
+    return here + (2 + turn // 2) * panel_bytes + turn % 2 * steps * 64
 
 
 @kernel
@@ -113,8 +121,7 @@ def _add_pairs(p: Any, rows: Any, wide: Any, weights: Any, sums: Any, out: Any) 
         here = weights + begin * PANEL * 2
         for turn, row in enumerate(range(rows[0], rows[1], MOST_ROWS)):
             inputs = x + row * stride + begin * 2
-            # the next panels come into the second cache while these are multiplied, a part in each of the first turns
-            ahead = here + 2 * panel_bytes + turn * steps * 64 if turn < 4 else inputs
+            ahead = _ahead(here, panel_bytes, steps, turn) if turn < 4 else inputs
             target = (sums + (row - rows[0]) * COLUMNS * 4, int64(begin == 0))
             is_last = out != 0 and begin + SEGMENT >= p[INPUTS]
             place = (out + (row - rows[0]) * p[OUT_STRIDE] if is_last else 0, p[OUT_STRIDE])
@@ -122,24 +129,46 @@ def _add_pairs(p: Any, rows: Any, wide: Any, weights: Any, sums: Any, out: Any) 
 
 
 @kernel
-def _add_quads(p: Any, rows: Any, wide: Any, weights: Any, sums: Any) -> Any:
-    """The same in int8, group by group; the sums are still to be scaled."""
-    x, stride, panel_bytes, group, size = p[X], p[X_STRIDE], p[PANEL_BYTES], p[GROUP], p[INPUTS]
-    zeros = carray(pointer(sums), (EVERYTHING,), np.float32)
-    for i in range((rows[1] - rows[0]) * COLUMNS):
-        zeros[i] = 0.0
-    num_groups = (size + group - 1) // group
-    for number in range(num_groups):
-        begin = number * group
-        steps = min(group, size - begin) // 4
-        here = weights + number * PANEL * 4 + begin * PANEL
-        for turn, row in enumerate(range(rows[0], rows[1], MOST_ROWS)):
-            inputs = x + row * stride + begin
-            ahead = here + 2 * panel_bytes + turn * steps * 64 if turn < 4 else inputs
-            target = sums + (row - rows[0]) * COLUMNS * 4
-            scales = p[INPUT_SCALES] + (row * num_groups + number) * 4
-            operands = ((inputs, stride), (scales, num_groups * 4), (here, panel_bytes))
-            _multiply_quads(rows[1] - row, wide, operands[0], operands[1], operands[2], steps, target, ahead)
+def _add_quads(p: Any, rows: Any, wide: Any, weights: Any, sums: Any, out: Any) -> Any:
+    """The same in int8: whole groups, as many at a time as stay in the first cache while rows change, then the rest."""
+    group, size = p[GROUP], p[INPUTS]
+    segment = QUAD_SEGMENT if rows[1] - rows[0] > MOST_ROWS else size
+    together = max(1, segment // group) * group
+    begin = 0
+    while begin < size:
+        end = begin + together
+        if end > size:
+            end = size // group * group if size - begin >= group else size
+        part = (begin, end, min(group, end - begin))
+        target = out if end == size else (0, 0, 0)
+        few = rows[1] - rows[0] <= FEW_QUAD_ROWS
+        _add_groups(p, rows, wide and few, weights, sums, part, target)
+        if wide and not few:
+            target = (out[0] + PANEL * 2, out[1], out[2] + PANEL * 4) if target[0] != 0 else target
+            _add_groups(p, rows, False, weights + p[PANEL_BYTES], sums + PANEL * 4, part, target)
+        begin = end
+
+
+@kernel
+def _add_groups(p: Any, rows: Any, wide: Any, weights: Any, sums: Any, part: Any, out: Any) -> Any:
+    """sums += x . weights of a panel, `wide`: of two, for the inputs part = (begin, end, how many share a scale)."""
+    begin, end, group = part
+    first, num_groups = begin // p[GROUP], (p[INPUTS] + p[GROUP] - 1) // p[GROUP]
+    here = weights + first * PANEL * 4 + begin * PANEL
+    groups = ((end - begin) // group, group // 4)
+    for number, row in enumerate(range(rows[0], rows[1], MOST_ROWS)):
+        inputs = (p[X] + begin + row * p[X_STRIDE], p[X_STRIDE])
+        ahead = (inputs[0], 0)
+        if number < 2:
+            ahead = (here + 2 * p[PANEL_BYTES] + number * group * PANEL // 2, group * PANEL + PANEL * 4)
+        scales = (p[INPUT_SCALES] + (row * num_groups + first) * 4, num_groups * 4)
+        target = (sums + (row - rows[0]) * COLUMNS * 4, int64(begin == 0))
+        place = (out[0] + (row - rows[0]) * out[1] if out[0] != 0 else 0, out[1], out[2])
+        panels = (here, p[PANEL_BYTES])
+        if wide:
+            _multiply_wide_quads(rows[1] - row, inputs, scales, panels, groups, target, place, ahead)
+        else:
+            _multiply_quads(rows[1] - row, inputs, scales, panels, groups, target, place, ahead)
 
 
 @kernel
@@ -163,7 +192,8 @@ def _finish(p: Any, address: Any, row: Any, first: Any, count: Any, element: Any
     elif p[KIND] == WIDE:
         kind = carray(pointer(out), (1,), element)[0]
         exact = carray(pointer(out + first * 4), (EVERYTHING,), np.float32)
-        for i in range(count):
+        store_wide(address, out + first * 4, count // LANES)
+        for i in range(count // LANES * LANES, count):
             exact[i] = widened(narrowed(sums[i], kind))
     else:
         store_gated(address, out + first, count // PANEL)
@@ -181,7 +211,7 @@ def product_function(in_quads: bool, sources: str) -> Any:
         p = carray(parameters, (NUM_PARAMETERS,), np.int64)
         items = carray(pointer(p[ITEMS]), (EVERYTHING, 4), np.int64)
         sums = p[SUMS] + claim(p[NEXT] + 8, 1) * SUMS_BYTES
-        direct = not in_quads and p[KIND] == PLAIN and p[BIAS] == 0  # no scratch between sums and outputs
+        direct = p[KIND] == PLAIN and p[BIAS] == 0  # no scratch between sums and outputs
         number = claim(p[NEXT], 1)
         while number < p[NUM_ITEMS]:
             item = items[number]
@@ -192,7 +222,8 @@ def product_function(in_quads: bool, sources: str) -> Any:
                 here = p[WEIGHT] + panel * p[PANEL_BYTES]
                 out = p[OUT] + rows[0] * p[OUT_STRIDE] + panel * PANEL * 2 if direct and count == columns else 0
                 if in_quads:
-                    _add_quads(p, rows, columns == COLUMNS, here, sums)
+                    place = (out, p[OUT_STRIDE], p[WEIGHT_SCALES] + panel * PANEL * 4)
+                    _add_quads(p, rows, columns == COLUMNS, here, sums, place)
                 else:
                     _add_pairs(p, rows, columns == COLUMNS, here, sums, out)
                 for i in range(rows[1] - rows[0] if out == 0 else 0):

@@ -111,10 +111,12 @@ def literal(value: Any) -> int:
     return int(value.literal_value)
 
 
-def sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value], body: Any) -> list[ir.Value]:
+def sum_loop(
+    builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value], body: Any, *, may_unroll: bool = False
+) -> list[ir.Value]:
     """Run body(index, accumulators) -> accumulators `count` times with the accumulators in phi nodes.
 
-    Bodies are as wide as registers allow; copies of them cost time to compile and gain none.
+    Most bodies are as wide as registers allow; copies of them cost time to compile and gain none (`may_unroll`).
     """
     start = builder.block
     loop = builder.append_basic_block("loop")
@@ -128,7 +130,8 @@ def sum_loop(builder: ir.IRBuilder, count: ir.Value, accumulators: list[ir.Value
     index.add_incoming(I64(0), start)
     index.add_incoming(following, builder.block)
     again = builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    again.set_metadata("llvm.loop", _not_unrolled(builder.module))
+    if not may_unroll:
+        again.set_metadata("llvm.loop", _not_unrolled(builder.module))
     tail = builder.block
     builder.position_at_end(done)
     results = []

@@ -1,7 +1,7 @@
 """NativePairsLinear and NativeQuadsLinear: products of our own in bf16 and int8, by the processor's dot instructions.
 
 At 1 to 64 rows 1.1 to 1.6 times oneDNN's packed bf16, level with it at more; int8 level with AMD's zentorch, from 1.5
-times at one row to 0.9 at 256, and finer: inputs have a scale for each 128 of them instead of one a row.
+times at one row to 0.9 at 256, and finer: inputs have a scale for each 128 or so instead of one a row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from paged_core.model.linear.int8 import quantize_rows
-from paged_core.native.matrix import GROUP, PANEL, PackedWeight, products_of_this_thread
+from paged_core.native.matrix import PANEL, PackedWeight, group_of, products_of_this_thread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,7 +94,8 @@ class NativeQuadsLinear(NativeLinear):
     @staticmethod
     def _pack(weight: Tensor, bias: Tensor | None, is_gated: bool) -> PackedWeight:
         outputs, inputs = weight.shape[0], -(-weight.shape[1] // 4) * 4
-        groups = [(begin, min(begin + GROUP, inputs)) for begin in range(0, inputs, GROUP)]
+        group = group_of(inputs)
+        groups = [(begin, min(begin + group, inputs)) for begin in range(0, inputs, group)]
         panel_bytes = len(groups) * PANEL * 4 + inputs * PANEL
         data = torch.zeros(-(-outputs // PANEL), panel_bytes, dtype=torch.uint8)
         scales = torch.zeros(len(data) * PANEL)
@@ -105,7 +106,7 @@ class NativeQuadsLinear(NativeLinear):
             panels = data[first : first + len(quantized) // PANEL]
             for number, (begin, end) in enumerate(groups):
                 _put_group(panels[:, number * PANEL * 4 + begin * PANEL :], quantized[:, begin:end])
-        return PackedWeight(data, panel_bytes, inputs, outputs, scales, _interleaved(bias, is_gated), is_gated)
+        return PackedWeight(data, panel_bytes, inputs, outputs, scales, _interleaved(bias, is_gated), is_gated, group)
 
     @classmethod
     def lacks(cls, place: Place) -> str:
