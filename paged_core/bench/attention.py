@@ -143,7 +143,8 @@ class Layers:
         self._backend: Attention = plugins.create("attn", self.plugin, need)
         first = _filled(plugins, self.plugin, need, batch.tables.size)
         count = min(_MOST_LAYERS, -(-ROTATION // (first.numel() * first.element_size())))
-        self.caches = [first, *(empty_cache(first.shape, first.dtype).copy_(first) for _ in range(count - 1))]
+        # one piece of memory: a layer may be less than a large page here, the engine's pools are not
+        self.caches = list(empty_cache((count, *first.shape), first.dtype).copy_(first.expand(count, *first.shape)))
         self._plan = self._backend.plan(batch)
         self.inputs = _drawn(batch.num_tokens, heads, need.dtype)
         self._out = torch.empty_like(self.inputs[0])
