@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _HUGE = 1 << 21  # bytes of a large page
-_LARGE_BLOCK = 1 << 17
+_LARGE_BLOCK = 1 << 19
 _MOST_IN_HEAP = 32 << 20  # the most that glibc takes for its threshold
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers of these options
 _FILE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) r-[-x]p [0-9a-f]+ \S+ \d+ +/\S+\n((?:[A-Z].*\n)+)", re.MULTILINE)
@@ -35,7 +35,7 @@ def release_free_memory() -> None:
 
 @contextmanager
 def large_blocks_returned() -> Iterator[None]:
-    """While this lasts, a block of 128 KiB or more goes back to the system as soon as it is freed, and nobody's freed
+    """While this lasts, a block of 512 KiB or more goes back to the system as soon as it is freed, and nobody's freed
     weights lie between those of others. Afterwards such blocks are kept and used again, which computing is faster with.
 
     Only glibc has the call. Its own threshold rises with what is freed; from here on it is at its highest.

@@ -117,7 +117,7 @@ def test_large_blocks_go_back_at_once_only_while_it_is_asked_for(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
     monkeypatch.setattr("sys.platform", "linux")
     with large_blocks_returned():
-        assert calls == [(-3, 1 << 17)]
+        assert calls == [(-3, 1 << 19)]
     assert calls[1:] == [(-3, 32 << 20), (-1, 64 << 20)]
 
 
