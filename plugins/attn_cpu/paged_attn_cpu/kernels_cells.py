@@ -76,17 +76,20 @@ def value_in_cells(position: Any, width: Any) -> Any:
 
 
 @kernel
-def find_cells(p: Any, table: Any, heads: Any, keys: Any, cells: Any, sizes: Any) -> Any:
+def find_cells(p: Any, kind: Any, table: Any, heads: Any, keys: Any, cells: Any) -> Any:
     """List the addresses of a tile's cells in the order of their use: K of every cell and head, then V.
 
-    heads: (first, number); keys: (start, count); cells: address of the list; sizes: `cell_sizes`. The list is padded
-    with what may be asked for: its last address, or the cache's when the tile is empty. Returns the number of cells.
+    Pairs are used in the order of their addresses: cell by cell all heads. Codes are used head by head: then sums are
+    begun and settled once a tile.
+
+    heads: (first, number); keys: (start, count); cells: address of the list. It is padded with what may be asked for:
+    its last address, or the cache's when the tile is empty. Returns the number of cells.
     """
     first, num_heads = heads
     start, count = keys
     num_cells = -(-count // CELL)
-    half = num_cells * num_heads
-    block_size = p[at.BLOCK_SIZE]
+    half, by_head = num_cells * num_heads, is_codes(kind)
+    block_size, sizes = p[at.BLOCK_SIZE], cell_sizes(kind, p[at.WIDTH])
     shape = (p[at.KV_HEADS], block_size // CELL)
     last = p[at.CACHE]
     index = start // block_size
@@ -95,13 +98,13 @@ def find_cells(p: Any, table: Any, heads: Any, keys: Any, cells: Any, sizes: Any
         block = np.int64(table[index])
         k = p[at.CACHE] + cell_offset(block, FIRST, first, place, shape, sizes)
         last = p[at.CACHE] + cell_offset(block, SECOND, first, place, shape, sizes)
-        entry = cells + cell * num_heads * 8
-        list_run(entry, k, shape[1] * sizes[0], num_heads)
-        list_run(entry + half * 8, last, shape[1] * sizes[1], num_heads)
+        entry = cells + cell * (1 if by_head else num_heads) * 8
+        list_run(entry, k, shape[1] * sizes[0], num_heads, num_cells if by_head else 1)
+        list_run(entry + half * 8, last, shape[1] * sizes[1], num_heads, num_cells if by_head else 1)
         place += 1
         if place == shape[1]:
             index, place = index + 1, 0
-    list_run(cells + 2 * half * 8, last, 0, MOST_AHEAD)
+    list_run(cells + 2 * half * 8, last, 0, MOST_AHEAD, 1)
     return num_cells
 
 
@@ -115,8 +118,8 @@ def pack_cells(p: Any, lists: Any, count: Any, packed: Any, cells: Any) -> Any:
     num_cells = -(-count // CELL)
     size = CELL * width
     k_rows, v_rows = carray(pointer(lists[0]), (TILE,), np.int64), carray(pointer(lists[1]), (TILE,), np.int64)
-    list_run(cells, packed, size * 2, 2 * num_cells)
-    list_run(cells + 2 * num_cells * 8, packed, 0, MOST_AHEAD)
+    list_run(cells, packed, size * 2, 2 * num_cells, 1)
+    list_run(cells + 2 * num_cells * 8, packed, 0, MOST_AHEAD, 1)
     for i in range(count):
         store_key(k_rows[i], packed, i, width)
         store_value(v_rows[i], packed + num_cells * size * 2, i, width)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paged_attn_cpu import parameters as at
-from paged_attn_cpu.kernels_pairs import patch_rows, prepare_scores
+from paged_attn_cpu.kernels_pairs import ROWS_TOGETHER, last_key, patch_rows, prepare_scores
 from paged_attn_cpu.microkernels import STRIDE
 from paged_attn_cpu.microkernels_codes import (
     add_codes,
@@ -27,8 +27,6 @@ from paged_attn_cpu.microkernels_codes import (
 from paged_attn_cpu.microkernels_pairs import CELL, MOST_ROWS
 from paged_attn_cpu.quads import QUAD
 from paged_attn_cpu.vectors import LANES, kernel
-
-FRESH = np.int64(1)  # not a literal: kernels are compiled anew for those
 
 
 @kernel
@@ -62,44 +60,44 @@ def score_wide_patch(kind: Any, rows: Any, queries: Any, lists: Any, width: Any,
 
 
 @kernel
-def add_columns(kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, place: Any, fresh: Any) -> Any:
+def add_columns(kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, place: Any) -> Any:
     """`add_codes` into two vectors of columns."""
     if rows == MOST_ROWS:
-        add_codes(50, kind, w, lists, count, column, place, fresh)
+        add_codes(50, kind, w, lists, count, column, place)
     elif rows == 4:
-        add_codes(34, kind, w, lists, count, column, place, fresh)
+        add_codes(34, kind, w, lists, count, column, place)
     elif rows == 3:
-        add_codes(26, kind, w, lists, count, column, place, fresh)
+        add_codes(26, kind, w, lists, count, column, place)
     elif rows == 2:
-        add_codes(18, kind, w, lists, count, column, place, fresh)
+        add_codes(18, kind, w, lists, count, column, place)
     else:
-        add_codes(10, kind, w, lists, count, column, place, fresh)
+        add_codes(10, kind, w, lists, count, column, place)
 
 
 @kernel
-def add_last_column(kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, place: Any, fresh: Any) -> Any:
+def add_last_column(kind: Any, rows: Any, w: Any, lists: Any, count: Any, column: Any, place: Any) -> Any:
     """`add_codes` into one vector of columns."""
     if rows == MOST_ROWS:
-        add_codes(49, kind, w, lists, count, column, place, fresh)
+        add_codes(49, kind, w, lists, count, column, place)
     elif rows == 4:
-        add_codes(33, kind, w, lists, count, column, place, fresh)
+        add_codes(33, kind, w, lists, count, column, place)
     elif rows == 3:
-        add_codes(25, kind, w, lists, count, column, place, fresh)
+        add_codes(25, kind, w, lists, count, column, place)
     elif rows == 2:
-        add_codes(17, kind, w, lists, count, column, place, fresh)
+        add_codes(17, kind, w, lists, count, column, place)
     else:
-        add_codes(9, kind, w, lists, count, column, place, fresh)
+        add_codes(9, kind, w, lists, count, column, place)
 
 
 @kernel
-def add_code_patch(kind: Any, rows: Any, weights: Any, lists: Any, keys: Any, place: Any, fresh: Any) -> Any:
-    """sums (+)= digits . codes of a patch of rows, all columns. place: (address of the sums, width)."""
+def add_code_patch(kind: Any, rows: Any, weights: Any, lists: Any, keys: Any, place: Any) -> Any:
+    """sums = digits . codes of a patch of rows, all columns. place: (address of the sums, width)."""
     column, count = 0, -(-keys // QUAD)
     while column + 2 * LANES <= place[1]:
-        add_columns(kind, rows, weights, lists, count, column, place, fresh)
+        add_columns(kind, rows, weights, lists, count, column, place)
         column += 2 * LANES
     if column < place[1]:
-        add_last_column(kind, rows, weights, lists, count, column, place, fresh)
+        add_last_column(kind, rows, weights, lists, count, column, place)
 
 
 @kernel
@@ -118,71 +116,92 @@ def weigh_code_patch(kind: Any, rows: Any, work: Any, scale: Any, cells: Any, wi
 
 
 @kernel
-def settle_rows(rows: Any, scores: Any, sums: Any, acc: Any, width: Any) -> Any:
-    """`settle_codes` of several rows."""
-    for row in range(rows):
-        settle_codes(scores + row * STRIDE * 4, sums + row * width * 4, acc + row * width * 4, width)
+def score_code_rows(p: Any, kind: Any, unit: Any, rows: Any, places: Any, tile: Any, cells: Any) -> Any:
+    """Scores of rows (first, number) of a unit for one head. places: (their queries, where scores go); cells: addresses
+    of the list and of what the first patch asks for."""
+    width = p[at.WIDTH]
+    here, ahead = cells
+    row = 0
+    while row < rows[1]:
+        size, cell = patch_rows(rows[1] - row), 0
+        seen = last_key(p, unit, rows[0] + row + size - 1, tile) // CELL + 1
+        q, target = places[0] + row * width * 4, places[1] + row * STRIDE * 4
+        while cell + 2 <= seen:
+            score_wide_patch(kind, size, q, (here + cell * 8, ahead + cell * 8), width, target + cell * CELL * 4)
+            cell += 2
+        if cell < seen:
+            score_patch(kind, size, q, (here + cell * 8, ahead + cell * 8), width, target + cell * CELL * 4)
+        ahead = here
+        row += size
+
+
+@kernel
+def weigh_code_rows(p: Any, kind: Any, unit: Any, rows: Any, places: Any, tile: Any, cells: Any, scale: Any) -> Any:
+    """Scores to digits for rows (first, number) of a unit and one head. places: (scores, states); cells: the list's
+    address."""
+    row = 0
+    while row < rows[1]:
+        size = patch_rows(rows[1] - row)
+        last = last_key(p, unit, rows[0] + row + size - 1, tile) // CELL
+        work = (places[0] + row * STRIDE * 4, places[1] + row * 8)
+        weigh_code_patch(kind, size, work, scale, (cells, last), p[at.WIDTH])
+        row += size
+
+
+@kernel
+def add_code_rows(p: Any, kind: Any, unit: Any, rows: Any, places: Any, tile: Any, cells: Any) -> Any:
+    """Weighted values into rows (first, number) of a unit and one head. places: (digits, accumulators, room for sums);
+    cells: as in `score_code_rows`."""
+    width = p[at.WIDTH]
+    here, ahead = cells
+    row = 0
+    while row < rows[1]:
+        size = patch_rows(rows[1] - row)
+        keys = last_key(p, unit, rows[0] + row + size - 1, tile) + 1
+        digits, acc = places[0] + row * STRIDE * 4, places[1] + row * width * 4
+        add_code_patch(kind, size, digits, (here, ahead), keys, (places[2], width))
+        for i in range(size):
+            settle_codes(digits + i * STRIDE * 4, places[2] + i * width * 4, acc + i * width * 4, width)
+        ahead = here
+        row += size
 
 
 @kernel
 def attend_few_codes(p: Any, kind: Any, unit: Any, parts: Any, tile: Any, cells: Any, heads: Any) -> Any:
-    """As `attend_few`; the last of `parts` are the addresses of sums."""
+    """A tile into a unit of one token and `heads` heads. parts: (acc, scores, states, queries, room for the sums of a
+    patch); tile: (start, count); cells: (address of the list, how many cells ahead are asked for)."""
     acc, scores, states, queries, sums = parts
     group, width = p[at.GROUP], p[at.WIDTH]
-    count, num_cells = tile[1], -(-tile[1] // CELL)
-    entry, ahead = cells[0], cells[1] * 8
-    for cell in range(num_cells):
-        for head in range(heads):
-            row = 0
-            while row < group:
-                size = patch_rows(group - row)
-                q = queries + (head * p[at.NUM_TOKENS] * group + row) * width * 4
-                target = scores + ((head * group + row) * STRIDE + cell * CELL) * 4
-                score_patch(kind, size, q, (entry, entry + ahead), width, target)
-                row += size
-            entry += 8
+    rows, next_head = (np.int64(0), group), p[at.NUM_TOKENS] * group * width * 4
+    listed, ahead = -(-tile[1] // CELL) * 8, cells[1] * 8
+    for head in range(heads):
+        here, places = cells[0] + head * listed, (queries + head * next_head, scores + head * group * STRIDE * 4)
+        score_code_rows(p, kind, unit, rows, places, tile, (here, here + ahead))
     scale = prepare_scores(p, unit, tile, (np.int64(0), heads * group, heads * group), scores)
     for head in range(heads):
-        row = 0
-        while row < group:
-            size, place = patch_rows(group - row), head * group + row
-            work = (scores + place * STRIDE * 4, states + place * 8)
-            weigh_code_patch(kind, size, work, scale, (cells[0] + head * 8, heads * 8, num_cells - 1), width)
-            row += size
-    for cell in range(num_cells):
-        for head in range(heads):
-            row = 0
-            while row < group:
-                size, place = patch_rows(group - row), head * group + row
-                weights, keys = scores + place * STRIDE * 4 + cell * CELL, min(CELL, count - cell * CELL)
-                lists, fresh = (entry, entry + ahead), np.int64(cell == 0)
-                add_code_patch(kind, size, weights, lists, keys, (sums + place * width * 4, width), fresh)
-                row += size
-            entry += 8
-    settle_rows(heads * group, scores, sums, acc, width)
+        work = (scores + head * group * STRIDE * 4, states + head * group * 8)
+        weigh_code_rows(p, kind, unit, rows, work, tile, cells[0] + head * listed, scale)
+    for head in range(heads):
+        here = cells[0] + (heads + head) * listed
+        results = (scores + head * group * STRIDE * 4, acc + head * group * width * 4, sums)
+        add_code_rows(p, kind, unit, rows, results, tile, (here, here + ahead))
 
 
 @kernel
 def attend_many_codes(p: Any, kind: Any, unit: Any, parts: Any, tile: Any, cells: Any) -> Any:
-    """As `attend_many`; the last of `parts` are the addresses of sums."""
+    """A tile into all rows of a unit of one head. parts: as in `attend_few_codes`; cells: addresses of the list and of
+    the next tile's, which the first patch asks for."""
     acc, scores, states, queries, sums = parts
     group, width = p[at.GROUP], p[at.WIDTH]
-    start, count = tile
-    rows, half = unit[at.COUNT] * group, -(-count // CELL) * 8
-    row = max(start - unit[at.POSITION], 0) * group  # those before precede every key of the tile
+    half = -(-tile[1] // CELL) * 8
     here, ahead = cells
-    while row < rows:
-        size = patch_rows(rows - row)
-        last = min(unit[at.POSITION] + (row + size - 1) // group - start, count - 1)
-        seen, cell, q = last // CELL + 1, 0, queries + row * width * 4
-        while cell + 2 <= seen:
-            score_wide_patch(kind, size, q, (here + cell * 8, ahead + cell * 8), width, scores + cell * CELL * 4)
-            cell += 2
-        if cell < seen:
-            score_patch(kind, size, q, (here + cell * 8, ahead + cell * 8), width, scores + cell * CELL * 4)
-        scale = prepare_scores(p, unit, tile, (row, size, group), scores)
-        weigh_code_patch(kind, size, (scores, states + row * 8), scale, (here, np.int64(8), seen - 1), width)
-        add_code_patch(kind, size, scores, (here + half, ahead + half), last + 1, (sums, width), FRESH)
-        settle_rows(size, scores, sums, acc + row * width * 4, width)
+    first = max(tile[0] - unit[at.POSITION], 0) * group  # those before precede every key of the tile
+    while first < unit[at.COUNT] * group:
+        rows = (first, min(ROWS_TOGETHER, unit[at.COUNT] * group - first))
+        score_code_rows(p, kind, unit, rows, (queries + first * width * 4, scores), tile, (here, ahead))
+        scale = prepare_scores(p, unit, tile, (first, rows[1], group), scores)
+        weigh_code_rows(p, kind, unit, rows, (scores, states + first * 8), tile, here, scale)
+        results = (scores, acc + first * width * 4, sums)
+        add_code_rows(p, kind, unit, rows, results, tile, (here + half, ahead + half))
         ahead = here
-        row += size
+        first += rows[1]

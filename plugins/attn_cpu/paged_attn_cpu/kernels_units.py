@@ -10,7 +10,7 @@ from numba import carray
 from paged_attn_cpu import parameters as at
 from paged_attn_cpu.elements import CODES, PAIRS, by_kind, is_codes, pointer
 from paged_attn_cpu.kernels_attend import attend_wide, find_queries, find_rows, start_rows, visible_keys
-from paged_attn_cpu.kernels_cells import MOST_AHEAD, cell_sizes, cells_ahead, find_cells, in_cells, pack_cells
+from paged_attn_cpu.kernels_cells import MOST_AHEAD, cells_ahead, find_cells, in_cells, pack_cells
 from paged_attn_cpu.kernels_codes import attend_few_codes, attend_many_codes
 from paged_attn_cpu.kernels_pairs import attend_few, attend_many
 from paged_attn_cpu.microkernels import TILE
@@ -24,7 +24,7 @@ def _few_pairs(kind: Any, arguments: Any) -> Any:
 
 def _few_codes(kind: Any, arguments: Any) -> Any:
     p, unit, (acc, scores, states, queries), tile, cells, heads, parts = arguments
-    attend_few_codes(p, kind, unit, (acc, scores, states, queries, parts[7]), tile, cells, heads)
+    attend_few_codes(p, kind, unit, (acc, scores, states, queries, parts[3]), tile, cells, heads)
 
 
 def _many_pairs(kind: Any, arguments: Any) -> Any:
@@ -52,7 +52,7 @@ def list_cells(p: Any, kind: Any, unit: Any, heads: Any, start: Any, parts: Any,
     table = carray(pointer(p[at.TABLES] + unit[at.ROW] * p[at.TABLE_STRIDE] * 4), (1 << 40,), np.int32)
     count = min(TILE, max(visible_keys(p, unit)[1] - start, 0))
     if is_codes(kind) or in_cells(p):
-        return 2 * heads[1] * find_cells(p, table, heads, (start, count), cells, cell_sizes(kind, p[at.WIDTH]))
+        return 2 * heads[1] * find_cells(p, kind, table, heads, (start, count), cells)
     find_rows(p, table, heads[0], (start, count), (parts[5], parts[6]), 2)
     return 2 * pack_cells(p, (parts[5], parts[6]), count, parts[3], cells)
 

@@ -2,7 +2,7 @@
 
     scores[rows, cells * 16 keys]  = q . K                  `score_codes`: step * (digits . codes) + minimum * sum of q
     weights, max, sum              = softmax of a tile      `weigh_codes`: digits of weight * step
-    sums[rows, columns]           += digits . V             `add_codes`
+    sums[rows, columns]            = digits . V             `add_codes`
     acc                            = acc * correction + sums * scale + middles     `settle_codes`
 
 Products are of integers and exact (quads.py). A query has 16 bits of its row's largest element; a weight, with the step
@@ -104,42 +104,36 @@ def score_codes(typing: Any, shape: Any, kind: Any, queries: Any, lists: Any, wi
 
 
 @emit
-def add_codes(
-    typing: Any, shape: Any, kind: Any, weights: Any, lists: Any, count: Any, column: Any, place: Any, fresh: Any
-) -> Any:
-    """sums += digits . codes of V for a patch; `shape` is the literal 8 * rows + vectors of columns.
+def add_codes(typing: Any, shape: Any, kind: Any, weights: Any, lists: Any, count: Any, column: Any, place: Any) -> Any:
+    """sums = digits . codes of V for a patch; `shape` is the literal 8 * rows + vectors of columns.
 
     weights: address of rows STRIDE * 4 bytes apart, of digits; lists: addresses of int64 addresses, of the cells of V
     that hold `count` times four keys and of cells that are asked for meanwhile; column: first of the patch; place:
-    (address of int32 rows of sums, their width), begun anew where `fresh` is 1. Keys without weight may hold any codes.
+    (address of int32 rows of sums, their width). Keys without weight may hold any codes.
     """
     num_rows, num_chunks = divmod(literal(shape), 8)
     every = [divmod(number, num_chunks) for number in range(num_rows * num_chunks)]
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        _, _, w_address, lists_value, num_quads, first, sums, is_fresh = args
+        _, _, w_address, lists_value, num_quads, first, sums = args
         rows = [v.address_of(builder, builder.add(w_address, I64(i * STRIDE * 4)), I8) for i in range(num_rows)]
         start = v.address_of(builder, builder.extract_value(sums, 0), I32, first)
         width = builder.extract_value(sums, 1)
         targets = [
             builder.gep(start, [builder.add(builder.mul(width, I64(row)), I64(chunk * LANES))]) for row, chunk in every
         ]
-        keep = builder.icmp_signed("==", is_fresh, I64(0))
-        initial: list[ir.Value] = []
-        for target in targets:
-            initial += [v.integers(0), builder.select(keep, v.load(builder, target, VI32), v.integers(0))]
 
         def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
             lines = _quad_of_keys(builder, lists_value, index, first, num_chunks)
             words = [_words(builder, row, index, I64(DIGITS)) for row in rows]
             return quads.add_all(builder, kind, totals, (words, lines), True)
 
-        totals = sum_loop(builder, num_quads, initial, body)
+        totals = sum_loop(builder, num_quads, [v.integers(0)] * (2 * len(every)), body)
         for number, target in enumerate(targets):
             v.store(builder, quads.combined(builder, (totals[2 * number], totals[2 * number + 1])), target)
         return context.get_dummy_value()
 
-    return types.none(shape, kind, types.int64, lists, types.int64, types.int64, place, types.int64), codegen
+    return types.none(shape, kind, types.int64, lists, types.int64, types.int64, place), codegen
 
 
 def _quad_of_keys(
@@ -184,7 +178,7 @@ def settle_codes(typing: Any, weights: Any, sums: Any, acc: Any, width: Any) -> 
 def weigh_codes(typing: Any, rows: Any, kind: Any, scores: Any, states: Any, scale: Any, cells: Any, width: Any) -> Any:
     """`soften_rows` of `rows` (literal) rows of one KV head, with digits of weight * step of V as the weights.
 
-    cells: (address of the addresses of the tile's cells of K, bytes from one to the next, number of the last one).
+    cells: (address of the addresses of the tile's cells of K, number of the last one).
     """
     num_rows = literal(rows)
     exps = (pairs.exp, pairs.exp2) if kind == types.uint8 else (v.exp, _exp2)
@@ -221,12 +215,11 @@ def _exp2(builder: ir.IRBuilder, power: ir.Value) -> ir.Value:
 
 def _numbers_of_values(builder: ir.IRBuilder, cells: ir.Value, width: ir.Value) -> list[list[ir.Value]]:
     """Step and middle of V of a tile's keys, four vectors each; behind the last cell they are those of that one."""
-    address, apart, last = (builder.extract_value(cells, i) for i in range(3))
+    address, last = (builder.extract_value(cells, i) for i in range(2))
     found: list[list[ir.Value]] = [[], []]
     for number in range(TILE // CELL):
         index = builder.select(builder.icmp_signed("<", I64(number), last), I64(number), last)
-        entry = v.address_of(builder, builder.add(address, builder.mul(index, apart)), I64)
-        cell = v.address_of(builder, builder.load(entry), I8)
+        cell = v.address_of(builder, builder.load(v.address_of(builder, address, I64, index)), I8)
         for i, line in enumerate((2, 3)):
             place = builder.add(builder.mul(width, I64(CELL)), I64(line * CACHE_LINE))
             found[i].append(_line(builder, cell, place, VF32))

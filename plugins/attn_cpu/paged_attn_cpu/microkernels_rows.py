@@ -186,15 +186,15 @@ def spread_value(typing: Any, addresses: Any) -> Any:
 
 
 @emit
-def list_run(typing: Any, entries: Any, first: Any, step: Any, count: Any) -> Any:
-    """Write `count` int64 numbers, `first` and what lies `step` apart, to the address `entries`."""
+def list_run(typing: Any, entries: Any, first: Any, step: Any, count: Any, places: Any) -> Any:
+    """Write `count` int64 numbers, `first` and what lies `step` apart, to the address `entries`, `places` apart."""
 
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         def body(index: ir.Value, number: list[ir.Value]) -> list[ir.Value]:
-            builder.store(number[0], v.address_of(builder, args[0], I64, index))
+            builder.store(number[0], v.address_of(builder, args[0], I64, builder.mul(index, args[4])))
             return [builder.add(number[0], args[2])]
 
         sum_loop(builder, args[3], [args[1]], body)
         return context.get_dummy_value()
 
-    return types.none(*[types.int64] * 4), codegen
+    return types.none(*[types.int64] * 5), codegen
