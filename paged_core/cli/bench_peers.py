@@ -34,8 +34,6 @@ _PEERS = {
 }
 
 
-_DEFAULT_WAYS = ("bf16", "int8")
-_TOLD_WAYS = " and ".join(_DEFAULT_WAYS)
 _ROUNDS = 2
 _QUICK_REQUESTS = 4
 
@@ -81,7 +79,7 @@ def _contestants(parameters: Mapping[str, Any], threads: int) -> list[Contestant
     if not others:
         raise ConfigError(f"no peer was named: {', '.join(_PEERS)}")
     settings = engine_flags(parameters)
-    mine = [ours(way, settings) for way in parameters["ours"] or _DEFAULT_WAYS]
+    mine = [ours(way, settings) for way in parameters["ours"] or OURS]
     return [one for kind in WEIGHTS for one in (*mine, *others) if one.precision == kind]
 
 
@@ -90,9 +88,7 @@ def peers_command() -> Command:
     named: list[click.Option] = [
         Option([name], section=BENCH, multiple=True, metavar=form, help=text) for name, (form, text) in _PEERS.items()
     ]
-    text = (
-        f"Only ours with such weights, int8-u8 with keys and values in 8 bits too. Repeatable. Default: {_TOLD_WAYS}."
-    )
+    text = f"Only ours with such weights, int8-u8 with keys and values in 8 bits too. Repeatable. Default: all."
     named.append(Option(["--ours"], section=BENCH, multiple=True, type=click.Choice(list(OURS)), help=text))
     text = f"Requests as JSON. Default: {REQUESTS} with the lengths of a chat service."
     named.append(Option(["--workload"], section=BENCH, metavar="FILE", help=text))
