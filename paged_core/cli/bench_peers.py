@@ -88,7 +88,7 @@ def peers_command() -> Command:
     named: list[click.Option] = [
         Option([name], section=BENCH, multiple=True, metavar=form, help=text) for name, (form, text) in _PEERS.items()
     ]
-    text = f"Only ours with such weights, int8-u8 with keys and values in 8 bits too. Repeatable. Default: all."
+    text = "Only ours with such weights, int8-u8 with keys and values in 8 bits too. Repeatable. Default: all."
     named.append(Option(["--ours"], section=BENCH, multiple=True, type=click.Choice(list(OURS)), help=text))
     text = f"Requests as JSON. Default: {REQUESTS} with the lengths of a chat service."
     named.append(Option(["--workload"], section=BENCH, metavar="FILE", help=text))
