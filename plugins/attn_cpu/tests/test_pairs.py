@@ -84,3 +84,37 @@ def test_other_dtypes_do_not_know_pairs(world):
     """fp32 activations over a bf16 cache keep their unrounded queries."""
     shape = {"heads": (4, 2), "head_dim": 64, "dtype": "float32", "kv_dtype": "bfloat16"}
     assert torch.equal(world(SEQUENCES, **shape).run()[0], world(SEQUENCES, bf16_pairs=False, **shape).run()[0])
+
+
+@pytest.mark.parametrize("bf16_pairs", PATHS)
+@pytest.mark.parametrize("block_size", [5, 32])
+@pytest.mark.parametrize("window", [1, 63, 64, 65, 300])
+def test_windows_cut_tiles_and_cells_anywhere(world, check, bf16_pairs, block_size, window):
+    sequences = [(700, 1), (130, 70), (0, 1), (0, 5), (64, 3)]
+    shape = {"heads": (6, 2), "head_dim": 48, "block_size": block_size, "bf16_pairs": bf16_pairs, **BF16}
+    check(world(sequences, **shape), AttentionLayer(0, 0.2, window=window))
+
+
+@pytest.mark.parametrize("bf16_pairs", PATHS)
+@pytest.mark.parametrize("scale", [0.0, -0.2])
+def test_scales_that_are_not_positive(world, check, bf16_pairs, scale):
+    """A maximum may be taken before it is scaled only if the scale is positive."""
+    check(
+        world([(70, 1), (5, 90)], head_dim=32, block_size=16, bf16_pairs=bf16_pairs, **BF16), AttentionLayer(0, scale)
+    )
+
+
+@pytest.mark.parametrize("block_size", [16, 48])
+@pytest.mark.parametrize("head_dim", [40, 64])
+def test_kernels_write_the_cells_that_the_layout_describes(world, block_size, head_dim):
+    shape = {"heads": (4, 2), "head_dim": head_dim, "block_size": block_size, **BF16}
+    read, written = world([(0, 100)], **shape), world([(0, 100)], **shape)
+    written.run()
+    read.sequences = [(100, 0)]
+    read._fill_prefixes()
+    assert read.backend.keeps_cells == has_pair_instructions()
+    assert torch.equal(read.cache.view(torch.int16), written.cache.view(torch.int16))
+
+
+def test_blocks_of_no_whole_cells_keep_rows(world):
+    assert not world([(0, 3)], block_size=24, **BF16).backend.keeps_cells

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paged_attn_cpu import parameters as at
@@ -68,3 +69,9 @@ def test_partials_and_merges_are_numbered_without_gaps(spans):
     assert set(split[:, at.MERGE]) == set(range(plan.num_merges))
     long = [prefix + 1 for prefix, new in spans if new == 1 and prefix + 1 > SPLIT]
     assert plan.num_merges == len(long)
+
+
+@pytest.mark.parametrize(("sequences", "workers", "heads"), [(4, 1, 8), (3, 1, 1), (8, 2, 8), (7, 2, 1)])
+def test_heads_are_taken_together_where_units_are_plenty(sequences, workers, heads):
+    plan = make_plan(batch_of([(100, 1)] * sequences), 4, heads=8, workers=workers)
+    assert plan.fields[at.HEADS - at.NUM_TOKENS] == heads
