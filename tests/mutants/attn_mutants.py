@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paged_core.api.allocator import BlockCopy, SwapPair
     from paged_core.api.batch import Batch
 
-DECLARED = frozenset({"sliding_window", "softcap", "lse", "batch_invariant", "fp32", "bf16", "fp16", "swap"})
+DECLARED = frozenset({"sliding_window", "softcap", "lse", "batch_invariant", "fp32", "bf16", "fp16", "u8", "swap"})
 
 
 class Wrapped(Attention):
@@ -270,6 +270,36 @@ class RotatesEveryLayer(RotatesWithAWrongSign):
         return super().forward(replace(layer, rope=0), q, k, v, kv, plan, out)
 
 
+class CodesOfSixBits(Wrapped):
+    """A cache of uint8 that uses every fourth code only."""
+
+    def forward(self, layer: Any, q: Any, k: Any, v: Any, kv: Any, plan: Any, out: Any) -> Any:
+        if self.need.kv_dtype == "uint8":
+            least = v.amin(-1, keepdim=True)
+            step = (v.amax(-1, keepdim=True) - least).clamp_min(1e-30) / 63
+            v = least + step * ((v - least) / step).round()
+        return self.inner.forward(layer, q, k, v, kv, plan, out)
+
+
+class OneScaleForAStep(Wrapped):
+    """Codes of all rows of a step have the step of the widest."""
+
+    def forward(self, layer: Any, q: Any, k: Any, v: Any, kv: Any, plan: Any, out: Any) -> Any:
+        if self.need.kv_dtype == "uint8":
+            step = (k.amax() - k.amin()).clamp_min(1e-30) / 255
+            k = (k / step).round() * step
+        return self.inner.forward(layer, q, k, v, kv, plan, out)
+
+
+class CopiesCodesOnly(Wrapped):
+    """A copied block of codes keeps the scales that lay there before."""
+
+    def copy_blocks(self, caches: Sequence[Tensor], copies: Sequence[BlockCopy]) -> None:
+        if self.need.kv_dtype == "uint8":
+            caches = [cache[..., : self.need.head_dim] for cache in caches]
+        self.inner.copy_blocks(caches, copies)
+
+
 class MutantProvider(Provider[AttentionNeed, Attention]):
     """Offers one mutant; it declares what attn_torch declares, `more` besides and `fewer` left out."""
 
@@ -322,6 +352,9 @@ PROVIDERS = [
     MutantProvider("attn_shares_too_much", SharesABlockTooMany),
     MutantProvider("attn_rope_sign", RotatesWithAWrongSign, more="fused_rope"),
     MutantProvider("attn_rope_everywhere", RotatesEveryLayer, more="fused_rope"),
+    MutantProvider("attn_codes_coarse", CodesOfSixBits),
+    MutantProvider("attn_codes_one_scale", OneScaleForAStep),
+    MutantProvider("attn_codes_copied_alone", CopiesCodesOnly),
     AcceptsAnything("attn_accepts_anything", Wrapped, fewer="softcap"),
 ]
 

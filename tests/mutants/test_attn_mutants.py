@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-SHAPES, MEMORY, BLOCKS, LAWS = (f"test_attention{part}.py::" for part in ("", "_memory", "_blocks", "_laws"))
+SHAPES, MEMORY, BLOCKS, LAWS, CODES = (
+    f"test_attention{part}.py::" for part in ("", "_memory", "_blocks", "_laws", "_codes")
+)
 
 CAUGHT_BY = {
     "attn_table_off_by_one": MEMORY + "test_a_block_may_occur_anywhere_in_a_table",
@@ -27,6 +29,9 @@ CAUGHT_BY = {
     "attn_shares_too_much": LAWS + "test_a_shared_prefix_that_is_announced_changes_no_result",
     "attn_rope_sign": LAWS + "test_fused_rotation_equals_rotating_first",
     "attn_rope_everywhere": LAWS + "test_a_layer_without_rotary_positions_is_not_rotated",
+    "attn_codes_coarse": CODES + "test_codes_are_as_fine_as_the_reference",
+    "attn_codes_one_scale": CODES + "test_what_is_stored_depends_on_the_row_alone",
+    "attn_codes_copied_alone": CODES + "test_codes_travel_with_a_copied_block",
     "attn_accepts_anything": SHAPES + "test_softcap_bounds_the_logits",
 }
 
