@@ -25,6 +25,8 @@ from paged_core.native.vectors import F32, I8, I16, I32, I64, LANES, VF32, VI32,
 
 assert PANEL == 2 * LANES
 MOST_ROWS = 6  # that go together: 24 accumulators, 4 vectors of weights
+FEW_ROWS = 3  # below that, memory is the limit: weights are read once and not kept
+STREAM_AHEAD = 384  # pairs ahead of their use that weights are asked for, then; measured
 COLUMNS = 2 * PANEL  # of one row of sums
 
 
@@ -58,13 +60,24 @@ def _product(
 
     def body(index: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
         weights = _weights(builder, panels, index)
-        line = builder.add(ahead, builder.mul(index, I64(64)))
-        v.prefetch(builder, v.address_of(builder, line, I8), 2)
+        if len(rows) >= FEW_ROWS:
+            line = builder.add(ahead, builder.mul(index, I64(64)))
+            v.prefetch(builder, v.address_of(builder, line, I8), 2)
+        elif instruction is _add_pairs:  # in int8 the processor's own prefetching does better
+            _stream(builder, panels, index)
         inputs = [v.splat(builder, builder.load(builder.gep(row, [index]))) for row in rows]
         products = [(x, weight) for x in inputs for weight in weights]
         return [instruction(builder, total, *product) for total, product in zip(totals, products, strict=True)]
 
-    return sum_loop(builder, steps, sums, body, may_unroll=len(rows) < 3)
+    return sum_loop(builder, steps, sums, body, may_unroll=len(rows) < FEW_ROWS)
+
+
+def _stream(builder: ir.IRBuilder, panels: list[ir.Value], index: ir.Value) -> None:
+    """Ask for weights of a later step, without making room for them in the outer caches."""
+    for panel in panels:
+        for half in (0, LANES):
+            element = builder.add(builder.mul(index, I64(PANEL)), I64(half + STREAM_AHEAD))
+            v.prefetch(builder, builder.gep(panel, [element]), 4)
 
 
 def _add_pairs(builder: ir.IRBuilder, total: ir.Value, x: ir.Value, weight: ir.Value) -> ir.Value:

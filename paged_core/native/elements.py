@@ -26,7 +26,9 @@ I32 = ir.IntType(32)
 
 def kernel(function: F) -> F:
     """`numba.njit` as every kernel uses it: no GIL, no Python errors (division by zero included)."""
-    return cast("F", numba.njit(nogil=True, error_model="numpy")(function))
+    return cast(
+        "F", numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    )
 
 
 def summing_kernel(function: F) -> F:

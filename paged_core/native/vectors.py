@@ -81,7 +81,7 @@ def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
 
 
 def prefetch(builder: ir.IRBuilder, pointer: ir.Value, level: int) -> None:
-    """Ask for the cache line at `pointer` to come into the first- or second-level cache."""
+    """Ask for the cache line at `pointer` to come into the first- or second-level cache; 4: to be used once."""
     pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
     name = "llvm.prefetch.p0" if "*" not in str(pointer.type) else "llvm.prefetch.p0i8"
     hint = cgutils.get_or_insert_function(
