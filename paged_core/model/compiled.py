@@ -160,21 +160,18 @@ class CompiledLayers:
         """Hidden states [tokens, hidden] after the final norm; None when the attention backend has no native calls."""
         if self._num_rows != len(x):
             self._enter(len(x))
-        buffers, rows = self._buffers, len(x)
-        heads = self._layers[0].attention
-        out = buffers.attended[:rows].view(rows, heads.heads[0], heads.head_dim)
-        calls = self._attention.native_calls(self._constants, heads.split(buffers.qkv[:rows]), caches, plan, out)
+        calls = self._attention.native_calls(self._constants, self._qkv, caches, plan, self._attended)
         if calls is None:
             return None
         self._functions[self._attention_place] = calls.function
         self._arguments[self._attention_place] = calls.arguments
         self._counters[:] = 0
-        buffers.x[:rows].copy_(x)
+        self._x.copy_(x)
         begin = time.perf_counter_ns()
         self._sequence.run(self._functions, self._arguments)
         if self._trace is not None:
             self._record(self._trace, begin, time.perf_counter_ns())
-        return buffers.normed[:rows]
+        return self._normed
 
     def _record(self, trace: Trace, begin: int, end: int) -> None:
         stamps = self._sequence.stamps
@@ -188,12 +185,14 @@ class CompiledLayers:
             self._buffers = _Buffers(max(rows, self._buffers.capacity * 3 // 2), self._weights[0], self._hidden)
         self._num_rows = rows
         b, size = self._buffers, self._hidden
+        attention = self._layers[0].attention
+        self._x, self._normed, self._qkv = b.x[:rows], b.normed[:rows], attention.split(b.qkv[:rows])
+        self._attended = b.attended[:rows].view(rows, attention.heads[0], attention.head_dim)
         several = max(1, min(_NORM_ITEM // size, -(-rows // (2 * self._team.num_threads))))
         for norm_rows in self._norm_rows[:2]:
             norm_rows[:, 2], norm_rows[:, 3], norm_rows[:, 5] = b.x.data_ptr(), b.delta.data_ptr(), b.normed.data_ptr()
             norm_rows[:, 6:] = rows, size, several, 1, size
-        q_and_k = self._layers[0].attention.split(b.qkv[:rows])[:2]
-        for norm_rows, part in zip(self._norm_rows[2:], q_and_k, strict=False):
+        for norm_rows, part in zip(self._norm_rows[2:], self._qkv, strict=False):
             heads, width = part.shape[1:]
             norm_rows[:, 2] = norm_rows[:, 5] = part.data_ptr()
             norm_rows[:, 6:] = rows * heads, width, several * heads, heads, part.stride(0)

@@ -170,17 +170,27 @@ class CpuAttention(Attention):
         """One row of parameters a layer; only what a step changes is entered anew. No log-sum-exp this way."""
         if self._wants_lse:
             return None
-        heads = (self._need.num_heads, self._need.num_kv_heads, self._need.num_kv_heads)
-        q, k, v = (self._rows(t, name, n, plan.batch) for t, name, n in zip(qkv, "qkv", heads, strict=True))
-        self._rows(out, "out", heads[0], plan.batch)
         if self._calls is None or self._calls.layers is not layers or self._calls.caches is not caches:
             for layer in layers:
                 _refuse_scales(layer)
             self._calls = LayerCalls(layers, caches)
+        if not self._calls.has(qkv, out, plan.batch.num_tokens):
+            self._check_native(qkv, out, plan.batch)
+            self._calls.take(qkv, out, _operands(*qkv, out))
         plans = {window: self._for_window(plan, window) for window in self._calls.windows}
         angles = {rope: self._angles(rope, plan.batch) for rope in self._calls.ropes}
-        arguments = self._calls.fill(self._parameters, len(self._counters), plans, angles, _operands(q, k, v, out))
-        return NativeCalls(self._compiled.address, arguments)
+        return NativeCalls(
+            self._compiled.address, self._calls.fill(self._parameters, len(self._counters), plans, angles)
+        )
+
+    def _check_native(self, qkv: tuple[Tensor, Tensor, Tensor], out: Tensor, batch: Batch) -> None:
+        """Nothing may be copied: the tensors are filled later."""
+        heads = (self._need.num_heads, self._need.num_kv_heads, self._need.num_kv_heads, self._need.num_heads)
+        for tensor, name, count in zip((*qkv, out), ("q", "k", "v", "out"), heads, strict=True):
+            if self._rows(tensor, name, count, batch) is not tensor:
+                raise PluginContractError(
+                    f"attn_cpu got {name} with strides {tensor.stride()} for native calls: heads must be adjacent"
+                )
 
     def _rows(self, tensor: Tensor, name: str, heads: int, batch: Batch) -> Tensor:
         """Check one tensor of [tokens, heads, head_dim]; copies only what is strided inside a token."""
