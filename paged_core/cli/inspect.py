@@ -74,12 +74,23 @@ def fit_rows(need: ExecutorNeed, facts: EngineConfig) -> list[tuple[str, str]]:
     longest = facts.kv_tokens / facts.max_model_len
     return [
         ("runs as", f"{facts.dtype} on {facts.device}"),
+        ("linear layers", _linear_layers(need, facts)),
         ("KV per token", f"{token_bytes:,} bytes ({need.kv_dtype})"),
         ("KV pool here", f"{blocks} ({facts.num_blocks * facts.block_bytes / 2**30:.2f} GiB)"),
         ("at full length", f"{longest:,.1f} sequences of {facts.max_model_len:,} tokens"),
         ("swap pool here", f"{facts.num_host_blocks:,} blocks"),
         ("plugins", "  ".join(f"{kind}={name}" for kind, name in facts.plugins.items())),
     ]
+
+
+def _linear_layers(need: ExecutorNeed, facts: EngineConfig) -> str:
+    """The path that serves, and faster ones of the same precision with what they lack here."""
+    import torch
+
+    from paged_core.model.linear import Linears
+    from paged_core.model.place import Place
+
+    return str(Linears(Place(torch.device(facts.device), getattr(torch, facts.dtype), need.quantization)))
 
 
 def tokenizer_rows(tokenizer: Tokenizer) -> list[tuple[str, str]]:
