@@ -24,16 +24,21 @@ F32 = ir.FloatType()
 I32 = ir.IntType(32)
 
 
+_KERNEL: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+
+
 def kernel(function: F) -> F:
-    """`numba.njit` as every kernel uses it: no GIL, no Python errors (division by zero included)."""
-    return cast(
-        "F", numba.njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
-    )
+    """`numba.njit` as every kernel uses it: no GIL, no Python errors (division by zero included).
+
+    For other kernels to call: what would make it callable from Python is left out, a fifth of the time to compile, and
+    such a call ends the process. Tests call one from a function under `numba.njit`.
+    """
+    return cast("F", numba.njit(**_KERNEL, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
 
 
 def summing_kernel(function: F) -> F:
     """A kernel whose sums may be taken as several running sums: in one order for one length, whatever surrounds it."""
-    return cast("F", numba.njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})(function))
+    return cast("F", numba.njit(**_KERNEL, fastmath={"reassoc", "contract"})(function))
 
 
 def emit(function: Callable[Concatenate[Any, P], Any]) -> Callable[P, Any]:
