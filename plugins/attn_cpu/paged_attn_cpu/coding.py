@@ -6,11 +6,10 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import F32, I64, LANES, VF32, VI32, emit
-from paged_core.native.vectors import I8, literal, sum_loop
+from paged_core.native.vectors import I8, sum_loop
 
 LEVELS = 255
 LEAST_SPREAD = 2.0**-100  # a row that spreads less is one number: its inverse would overflow
@@ -18,7 +17,6 @@ LARGEST_QUERY = 127 * 256 + 127  # of 16 bits in two signed digits
 TINY = 1e-37  # a unit that is less counts as zero: its inverse would overflow
 MAGIC = 2.0**23  # adding it leaves the nearest integer in the low bits, adding half as much again a signed one
 MAGIC_BITS = 0x4B400000
-CACHE_LINE = 64
 
 
 def store_bytes(builder: ir.IRBuilder, numbers: ir.Value, target: ir.Value) -> None:
@@ -27,17 +25,9 @@ def store_bytes(builder: ir.IRBuilder, numbers: ir.Value, target: ir.Value) -> N
     builder.store(builder.trunc(numbers, narrow), builder.bitcast(target, narrow.as_pointer())).align = 1
 
 
-@emit
-def stack_row(typing: Any, most: Any) -> Any:
-    """Address of room for the literal number of fp32 elements, which lives as long as the calling kernel."""
-    room = ir.ArrayType(F32, literal(most))
-
-    def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
-        slot = cgutils.alloca_once(builder, room)
-        slot.align = CACHE_LINE
-        return builder.ptrtoint(slot, I64)
-
-    return types.int64(most), codegen
+def _vector(builder: ir.IRBuilder, source: ir.Value, index: ir.Value) -> ir.Value:
+    """Vector `index` of a row of fp32."""
+    return v.load(builder, v.address_of(builder, source, F32, builder.mul(index, I64(LANES))), VF32)
 
 
 @emit
@@ -50,11 +40,8 @@ def encode_row(typing: Any, source: Any, codes: Any, chunks: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         source, target, count = args
 
-        def element(index: ir.Value) -> ir.Value:
-            return v.load(builder, v.address_of(builder, source, F32, builder.mul(index, I64(LANES))), VF32)
-
         def survey(index: ir.Value, found: list[ir.Value]) -> list[ir.Value]:
-            x = element(index)
+            x = _vector(builder, source, index)
             lowest, highest, spoiled = found
             least = builder.select(builder.fcmp_ordered("<", x, lowest), x, lowest)
             return [least, v.maximum(builder, highest, x), builder.fadd(spoiled, builder.fsub(x, x))]
@@ -71,7 +58,7 @@ def encode_row(typing: Any, source: Any, codes: Any, chunks: Any) -> Any:
         start = v.splat(builder, least)
 
         def encode(index: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
-            steps = builder.fmul(builder.fsub(element(index), start), factor)
+            steps = builder.fmul(builder.fsub(_vector(builder, source, index), start), factor)
             bits = builder.bitcast(builder.fadd(steps, v.constant(MAGIC)), VI32)
             store_bytes(builder, bits, v.address_of(builder, target, I8, builder.mul(index, I64(LANES))))
             return []
@@ -93,11 +80,8 @@ def digit_row(typing: Any, source: Any, target: Any, chunks: Any) -> Any:
     def codegen(context: Any, builder: ir.IRBuilder, signature: Any, args: Any) -> Any:
         source, target, count = args
 
-        def element(index: ir.Value) -> ir.Value:
-            return v.load(builder, v.address_of(builder, source, F32, builder.mul(index, I64(LANES))), VF32)
-
         def survey(index: ir.Value, found: list[ir.Value]) -> list[ir.Value]:
-            x = element(index)
+            x = _vector(builder, source, index)
             magnitude = builder.bitcast(builder.and_(builder.bitcast(x, VI32), v.integers(0x7FFFFFFF)), VF32)
             return [v.maximum(builder, found[0], magnitude), builder.fadd(found[1], builder.fsub(x, x))]
 
@@ -111,7 +95,9 @@ def digit_row(typing: Any, source: Any, target: Any, chunks: Any) -> Any:
         low_plane = builder.add(target, num_bytes)
 
         def digits(index: ir.Value, total: list[ir.Value]) -> list[ir.Value]:
-            bits = builder.bitcast(builder.fadd(builder.fmul(element(index), factor), v.constant(1.5 * MAGIC)), VI32)
+            bits = builder.bitcast(
+                builder.fadd(builder.fmul(_vector(builder, source, index), factor), v.constant(1.5 * MAGIC)), VI32
+            )
             whole = builder.sub(bits, v.integers(MAGIC_BITS))
             high = builder.ashr(builder.add(whole, v.integers(128)), v.integers(8))
             at = builder.mul(index, I64(LANES))
