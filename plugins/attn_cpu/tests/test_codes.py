@@ -87,8 +87,9 @@ def test_the_longest_products_do_not_overflow(world):
     q.fill_(3.0)
     k.fill_(1.0)
     k[:, :, 0] = 0.0
+    k[::2] = 1.0 - k[::2]  # every other key scores next to nothing: a sum that wraps takes its place
     paged.run([(0, 0, 41)])
-    layer = AttentionLayer(0, 1e-4)
+    layer = AttentionLayer(0, 4e-3)
     torch.testing.assert_close(paged.run(layer=layer)[0].double(), paged.expected(layer=layer)[0], **EXACT)
 
 
