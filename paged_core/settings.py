@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     dtype: Dtype = Field("auto", description="Element type of weights and activations.")
     kv_dtype: KVDtype = Field(
         "auto",
-        description="Element type of the KV cache; auto follows dtype, uint8 holds nearly twice the tokens of bfloat16.",
+        description="KV cache element type; auto follows dtype, uint8 holds nearly twice the tokens of bfloat16.",
     )
     quantization: Literal["none", "int8"] = Field(
         "none", description="int8 keeps the weights of linear layers in 8 bits: half the memory of bfloat16, faster."

@@ -80,7 +80,8 @@ def test_agreement_counts_tokens_before_a_difference(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         "paged_core.bench.quality.score", lambda *_: Scores(logprobs, {"a": np.array([1])}, next(answers))
     )
-    monkeypatch.setattr("paged_core.bench.quality.precisions", lambda three=precisions()[:3]: three)
+    three = precisions()[:3]
+    monkeypatch.setattr("paged_core.bench.quality.precisions", lambda: three)
     settings = {"model": str(model), "kv_memory": "4MiB", "attn": "torch"}
     (_, table), _ = quality_tables(settings, TEXTS, SIZE, lambda line: None)
     second, third = rows(table)
