@@ -59,6 +59,7 @@ class Decoder:
         # a tied head shares the embedding's values; packed for products they are a second copy
         head = self._embed if spec.tie_embeddings else store.take("head.weight")
         self._head = store.linears.make(head, store.take_if_any("head.bias"))
+        self._logits = torch.empty((0, spec.vocab_size))
         self._compiled = self._compile()
         self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
 
@@ -130,17 +131,23 @@ class Decoder:
         return [(cos.index_select(0, positions), sin.index_select(0, positions)) for cos, sin in self._tables]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> float32 [rows, vocab]."""
+        """[rows, hidden] -> float32 [rows, vocab], good until the next call."""
         if self._project_out is not None:
             hidden = self._project_out(hidden)
         if isinstance(self._head, NativeLinear):
-            logits = self._head.wide(hidden)
+            logits = self._head.wide(hidden, self._logits_buffer(len(hidden)))
         else:
             logits = self._head(hidden).float()
             if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
                 logits[hidden.isnan().any(dim=-1)] = torch.nan
         cap = self.spec.logits_softcap
         return logits if cap is None else torch.tanh(logits / cap) * cap
+
+    def _logits_buffer(self, rows: int) -> Tensor:
+        """Memory of the call before, if it suffices: new pages cost as much as a tenth of the product."""
+        if len(self._logits) < rows:
+            self._logits = torch.empty((rows, self.spec.vocab_size))
+        return self._logits[:rows]
 
     def embedded(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """What enters the first layer, [tokens, hidden]."""

@@ -93,14 +93,18 @@ class Products:
         self._scales = torch.empty(0)
         self._parameters = np.zeros(at.NUM_PARAMETERS, dtype=np.int64)
 
-    def multiply(self, x: Tensor, weight: PackedWeight, wide: bool = False) -> Tensor:
-        """x [rows, inputs] bfloat16, contiguous -> [rows, width], bfloat16; `wide`: the same numbers in float32."""
+    def multiply(self, x: Tensor, weight: PackedWeight, out: Tensor | None = None) -> Tensor:
+        """x [rows, inputs] bfloat16, contiguous -> [rows, width], bfloat16; into `out`, if given.
+
+        `out` is contiguous; in float32 it takes the same numbers.
+        """
         at, rows = self._at, len(x)
-        out = torch.empty((rows, weight.width), dtype=torch.float32 if wide else torch.bfloat16)
+        if out is None:
+            out = torch.empty((rows, weight.width), dtype=torch.bfloat16)
         if rows == 0:
             return out
         workers = 1 if rows * weight.inputs * weight.outputs < SMALL_WORK else self.team.num_threads
-        p = weight.parameters(at.WIDE if wide else at.PLAIN)
+        p = weight.parameters(at.WIDE if out.dtype == torch.float32 else at.PLAIN)
         items = work_items(rows, weight.num_panels, workers)
         p[at.X], p[at.X_STRIDE] = x.data_ptr(), x.shape[1] * 2
         if weight.scales is not None:

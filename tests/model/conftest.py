@@ -135,7 +135,7 @@ class PagedModel:
         if self.decoder.fused_rope:
             batch.rope = self.decoder.rope_tables(where)
         hidden = self.decoder.forward(ids, where, self.caches, self.attention.plan(batch))
-        return dict(zip(rows, self.decoder.logits(hidden).split(counts), strict=True))
+        return dict(zip(rows, self.decoder.logits(hidden).clone().split(counts), strict=True))
 
     def greedy(self, prompt: list[int], num_tokens: int, chunk: int, row: int = 0) -> list[int]:
         """Prefill in chunks, then decode."""

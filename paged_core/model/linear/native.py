@@ -53,9 +53,9 @@ class NativeLinear(ABC):
         """[rows, in] -> [rows, out], or [rows, out / 2] with a gate."""
         return products_of_this_thread().multiply(self._fitting(x), self.weight)
 
-    def wide(self, x: Tensor) -> Tensor:
-        """The same numbers in float32."""
-        return products_of_this_thread().multiply(self._fitting(x), self.weight, wide=True)
+    def wide(self, x: Tensor, out: Tensor) -> Tensor:
+        """The same numbers in float32, into `out` [rows, out], contiguous."""
+        return products_of_this_thread().multiply(self._fitting(x), self.weight, out)
 
     def _fitting(self, x: Tensor) -> Tensor:
         missing = self.weight.inputs - x.shape[1]
