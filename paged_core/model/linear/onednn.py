@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # The row count oneDNN tunes the packed order for. 32 is best or near best from 1 to 512 rows; without a hint or with 1
 # the order suits only few rows.
 TYPICAL_ROWS = 32
-_TRIAL_ROWS = 64
+_TRIAL_RESULTS = 1 << 18  # another order shows in one of some ten thousand results of long rows
 
 
 class OneDnnLinear:
@@ -76,7 +76,7 @@ def _differs_alone(num_out: int, num_in: int, dtype: torch.dtype) -> bool:
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(min(num_out, 4096), num_in, generator=generator).to(dtype)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
-    x = torch.randn(_TRIAL_ROWS, num_in, generator=generator).to(dtype)
+    x = torch.randn(min(max(64, _TRIAL_RESULTS // len(weight)), 4096), num_in, generator=generator).to(dtype)
     together = _product(x, packed, None)
     alone = torch.cat([_product(x[i : i + 1], packed, None) for i in range(len(x))])
     return not torch.equal(together, alone)
