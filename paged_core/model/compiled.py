@@ -177,7 +177,7 @@ class CompiledLayers:
         stamps = self._sequence.stamps
         assert stamps is not None
         cycles = stamps - stamps[0]
-        trace.add(self._names, (begin + cycles * ((end - begin) / max(int(cycles[-1]), 1))).astype(np.int64).tolist())
+        trace.add(self._names, (begin + cycles * ((end - begin) / max(int(cycles[-1]), 1))).astype(np.int64))
 
     def _enter(self, rows: int) -> None:
         """Operands of steps of so many tokens."""
