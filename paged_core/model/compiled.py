@@ -199,13 +199,13 @@ class CompiledLayers:
         self._norm_rows[0][0, 3] = 0  # nothing to add yet
         operands = ((b.normed, b.qkv), (b.attended, b.delta), (b.normed, b.inner), (b.inner, b.delta))
         for i, (x, y) in enumerate(operands):
-            self._enter_product(self._products[i], rows, x, y)
+            self._enter_product(i, rows, x, y)
             if self._quantizers:
                 self._enter_quantized(i, rows, x)
 
-    def _enter_product(self, p: NDArray[np.int64], rows: int, x: Tensor, out: Tensor) -> None:
-        at = self._at
-        items = work_items(rows, -(-int(p[0, at.OUTPUTS]) // 32), self._team.num_threads)
+    def _enter_product(self, i: int, rows: int, x: Tensor, out: Tensor) -> None:
+        at, p = self._at, self._products[i]
+        items = work_items(rows, self._weights[0][i].num_panels, self._team.num_threads)
         p[:, at.X], p[:, at.X_STRIDE] = x.data_ptr(), x.shape[1] * 2
         p[:, at.OUT], p[:, at.OUT_STRIDE] = out.data_ptr(), out.shape[1] * 2
         p[:, at.ITEMS], p[:, at.NUM_ITEMS], p[:, at.SUMS] = items.ctypes.data, len(items), self._sums.data_ptr()

@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paged_core.model.fused import fused_for
-from paged_core.model.linear.choice import NATIVE, PATHS
+from paged_core.model.linear import Linears
 
 if TYPE_CHECKING:
     from paged_core.model.place import Place
 
 
 def load_kernels(place: Place) -> None:
-    """Load those of a model at `place`; they stay loaded as long as the process lives."""
+    """Load those of a model at `place`; they stay loaded as long as the process lives.
+
+    Raises ConfigError where no linear layer serves.
+    """
     fused_for(place.device, place.dtype)
-    path = next((path for path in PATHS if not path.lacks(place)), None)
-    if path not in NATIVE:
+    if not Linears(place).are_native:
         return
     from paged_core.native.matrix import compiled_products
     from paged_core.native.sequence import Sequence

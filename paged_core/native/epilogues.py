@@ -12,26 +12,24 @@ from numba import types
 from paged_core.native import vectors as v
 from paged_core.native.elements import emit
 from paged_core.native.lanes_bf16 import narrow, widen
-from paged_core.native.vectors import F32, I16, I64, LANES, VF32, VI32, sum_loop
+from paged_core.native.vectors import EXP2_POLYNOMIAL, F32, I16, I64, LANES, LOG2_E, VF32, VI32, sum_loop
 
 if TYPE_CHECKING:
     from llvmlite import ir
 
-_LOG2_E = 1.44269504088896341
-_EXP2_POLYNOMIAL = (1.32647250e-3, 9.67151299e-3, 5.55073358e-2, 2.40222424e-1, 6.93147004e-1, 1.0)
 _MOST_POWER = 126.0  # 2 ** 127 and its reciprocal are still normal numbers
 _ROUND = 12582912.0  # 1.5 * 2 ** 23: adding it leaves the nearest integer in the low mantissa bits
 
 
 def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """exp of every lane, relative error 2e-7, for |x| < 87; beyond that the last such number. NaN stays NaN."""
-    power = builder.fmul(x, v.constant(_LOG2_E))
+    power = builder.fmul(x, v.constant(LOG2_E))
     for bound, too_far in ((_MOST_POWER, ">"), (-_MOST_POWER, "<")):
         power = builder.select(builder.fcmp_ordered(too_far, power, v.constant(bound)), v.constant(bound), power)
     shifted = builder.fadd(power, v.constant(_ROUND))
     rest = builder.fsub(power, builder.fsub(shifted, v.constant(_ROUND)))
-    p: ir.Value = v.constant(_EXP2_POLYNOMIAL[0])
-    for coefficient in _EXP2_POLYNOMIAL[1:]:
+    p: ir.Value = v.constant(EXP2_POLYNOMIAL[0])
+    for coefficient in EXP2_POLYNOMIAL[1:]:
         p = v.fma(builder, p, rest, v.constant(coefficient))
     exponent = builder.shl(builder.bitcast(shifted, VI32), v.integers(23))  # its low bits are the integer
     return builder.bitcast(builder.add(builder.bitcast(p, VI32), exponent), VF32)

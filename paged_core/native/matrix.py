@@ -86,12 +86,10 @@ class Products:
         self.team = team
         self._at = at
         self._compiled = compiled_products()
-        self.pairs, self.quads, self.quantizer = self._compiled.pairs, self._compiled.quads, self._compiled.quantize
         self._counters = np.zeros(2, dtype=np.int64)
-        self.sums = torch.empty(at.SUMS_BYTES * team.num_threads, dtype=torch.uint8)
+        self._sums = torch.empty(at.SUMS_BYTES * team.num_threads, dtype=torch.uint8)
         self._quantized = torch.empty(0, dtype=torch.uint8)
         self._scales = torch.empty(0)
-        self._parameters = np.zeros(at.NUM_PARAMETERS, dtype=np.int64)
 
     def multiply(self, x: Tensor, weight: PackedWeight, out: Tensor | None = None) -> Tensor:
         """x [rows, inputs] bfloat16, contiguous -> [rows, width], bfloat16; into `out`, if given.
@@ -112,8 +110,8 @@ class Products:
             p[at.X_STRIDE] = x.shape[1]
         p[at.OUT], p[at.OUT_STRIDE] = out.data_ptr(), out.shape[1] * out.element_size()
         p[at.ITEMS], p[at.NUM_ITEMS] = items.ctypes.data, len(items)
-        p[at.NEXT], p[at.SUMS] = self._counters.ctypes.data, self.sums.data_ptr()
-        self._run(self.pairs if weight.scales is None else self.quads, p, workers)
+        p[at.NEXT], p[at.SUMS] = self._counters.ctypes.data, self._sums.data_ptr()
+        self._run(self._compiled.pairs if weight.scales is None else self._compiled.quads, p, workers)
         return out
 
     def _quantize(self, x: Tensor, weight: PackedWeight, workers: int) -> tuple[int, int]:
@@ -126,7 +124,7 @@ class Products:
         targets = self._quantized.data_ptr(), self._scales.data_ptr()
         operands = (self._counters.ctypes.data, x.data_ptr(), size * 2, *targets, rows, size, weight.group)
         p = np.array(operands, dtype=np.int64)
-        self._run(self.quantizer, p, workers if rows > _PATCH else 1)
+        self._run(self._compiled.quantize, p, workers if rows > _PATCH else 1)
         return targets
 
     def _run(self, function: Any, parameters: NDArray[np.int64], workers: int) -> None:

@@ -1,7 +1,8 @@
 """Matrix products as native functions: rows of bf16 times a packed weight, in bf16 pairs or int8 quads (`dots`).
 
-Parameters, int64 (addresses and counts): see the names below. The work is a list of items, each a range of panels times
-a range of rows; workers claim items one by one. What an item computes for a row does not depend on the item's borders.
+Parameters, int64 (addresses and counts): see the names below; at NEXT are two counters, the next item and the workers
+so far. The work is a list of items, each a range of panels times a range of rows; workers claim items one by one. What
+an item computes for a row does not depend on the item's borders.
 
     sums[rows, 64] = inputs . weights         input by input, in scratch that stays in the first cache
     out            = rounded(sums * scale + bias)            PLAIN: bf16; WIDE: the same number, stored as float32
@@ -35,10 +36,9 @@ PLAIN, WIDE, GATED = range(3)
 PANEL_BEGIN, PANEL_END, ROW_BEGIN, ROW_END = range(4)  # of an item
 
 SUMS_BYTES = ITEM_ROWS * COLUMNS * 4  # scratch of one worker
-FEW_QUAD_ROWS = 3
-QUAD_SEGMENT = 288  # the same in int8, for the first cache; measured
 SEGMENT = 2048  # inputs multiplied before the next rows take their turn: 64 outputs of them stay in the second cache
-COUNTERS = 2  # int64 at NEXT: the next item, the workers so far
+QUAD_SEGMENT = 288  # the same in int8, for the first cache; measured
+FEW_QUAD_ROWS = 3  # up to which 64 columns go together in int8
 
 EVERYTHING = 1 << 40  # length given to arrays whose bounds nobody checks
 

@@ -91,8 +91,8 @@ class Sequence:
         if give_way is not None:
             self._parameters[YIELD] = ctypes.cast(give_way, ctypes.c_void_p).value or 0
 
-    def run(self, functions: NDArray[np.int64], arguments: NDArray[np.int64], is_small: bool = False) -> None:
-        """Call functions[i](arguments[i]), addresses both, in order. `is_small`: on the calling thread alone.
+    def run(self, functions: NDArray[np.int64], arguments: NDArray[np.int64]) -> None:
+        """Call functions[i](arguments[i]), addresses both, in order.
 
         With `stamps`, an array of one number more than there are functions, processor cycles are entered.
         """
@@ -108,7 +108,7 @@ class Sequence:
             arguments.ctypes.data,
             0 if self.stamps is None else self.stamps.ctypes.data,
         )
-        self._team.run(self._function, int(p.ctypes.data), 1 if is_small else self._team.num_threads)
+        self._team.run(self._function, int(p.ctypes.data), self._team.num_threads)
 
 
 @cache

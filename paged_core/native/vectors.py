@@ -27,6 +27,10 @@ VF32 = ir.VectorType(F32, LANES)
 VI32 = ir.VectorType(I32, LANES)
 VI16 = ir.VectorType(I16, LANES)
 
+LOG2_E = 1.44269504088896341
+EXP2_POLYNOMIAL = (1.32647250e-3, 9.67151299e-3, 5.55073358e-2, 2.40222424e-1, 6.93147004e-1, 1.0)
+"""2 ** x for |x| <= 1/2, highest power first; relative error 2e-7."""
+
 
 # ---- constants and memory ------------------------------------------------------------------------------------------
 

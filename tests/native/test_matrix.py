@@ -16,9 +16,13 @@ from paged_core.native.team import Team
 PATHS: list[tuple[type[NativeLinear], str]] = [(NativePairsLinear, "none"), (NativeQuadsLinear, "int8")]
 
 
-def made(path: type[NativeLinear], quantization: str, outputs: int, inputs: int) -> NativeLinear:
+def need(path: type[NativeLinear], quantization: str) -> None:
     if missing := path.lacks(Place(torch.device("cpu"), torch.bfloat16, quantization)):
         pytest.skip(f"{path.name}: {missing}")
+
+
+def made(path: type[NativeLinear], quantization: str, outputs: int, inputs: int) -> NativeLinear:
+    need(path, quantization)
     return path((torch.randn(outputs, inputs) * inputs**-0.5).bfloat16())
 
 
@@ -54,7 +58,7 @@ def test_a_long_row_is_summed_in_one_order_however_many_rows_there_are(
     path: type[NativeLinear], quantization: str
 ) -> None:
     """Longer than a segment: sums go through memory between segments."""
-    made(path, quantization, 1, 2)
+    need(path, quantization)
     weight, x = (torch.randn(96, 5632) / 75).bfloat16(), torch.randn(130, 5632).bfloat16()
     layer = path(weight)
     together = layer(x)
@@ -64,14 +68,14 @@ def test_a_long_row_is_summed_in_one_order_however_many_rows_there_are(
 
 @pytest.mark.parametrize("path, quantization", PATHS, ids=["bf16", "int8"])
 def test_a_gate_is_what_separate_operators_make_of_gate_and_up(path: type[NativeLinear], quantization: str) -> None:
-    plain = made(path, quantization, 192, 64)
+    need(path, quantization)
     torch.manual_seed(5)
     weight, bias = (torch.randn(192, 64) / 8).bfloat16(), torch.randn(192).bfloat16()
     gate, up = path(weight, bias)(x := torch.randn(70, 64).bfloat16()).chunk(2, dim=-1)
     gated = path(weight, bias, is_gated=True)(x)
     torch.testing.assert_close(gated, torch.nn.functional.silu(gate) * up, atol=1e-2, rtol=1e-2)
     assert (gated != torch.nn.functional.silu(gate) * up).float().mean() < 2e-2, "but for the exponential's last digit"
-    assert plain.weight.width == 192
+    assert path(weight, bias).weight.width == 192
     assert gated.shape == (70, 96)
 
 

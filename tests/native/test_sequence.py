@@ -78,5 +78,5 @@ def test_a_longer_sequence_follows_a_shorter_one(compiled: Any) -> None:
     sequence = Sequence(Team(2))
     for length in (3, 50, 1):
         chain = Chain(compiled.address, length)
-        sequence.run(chain.functions, chain.arguments, is_small=length == 1)
+        sequence.run(chain.functions, chain.arguments)
         assert (chain.values[-1] == length).all()

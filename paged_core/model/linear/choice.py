@@ -50,6 +50,7 @@ class Linears:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.passed_over.items())
             wanted = f"quantization {place.quantization} on {place.device.type}"
             raise ConfigError(f"no linear layer for {wanted}: {reasons}")
+        self._native = next((native for native in NATIVE if native is self._path), None)
         log.info("linear layers: %s", self)
 
     def make(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
@@ -58,10 +59,14 @@ class Linears:
 
     def make_gated(self, weight: Tensor, bias: Tensor | None = None) -> Linear | None:
         """A layer of gate and up that gives silu(gate) * up, rounded as by three operators; None: the path has none."""
-        native = next((path for path in NATIVE if path is self._path), None)
-        if native is None or len(weight) % (2 * GATED_OUTPUTS):
+        if self._native is None or len(weight) % (2 * GATED_OUTPUTS):
             return None
-        return native(weight, bias, is_gated=True)
+        return self._native(weight, bias, is_gated=True)
+
+    @property
+    def are_native(self) -> bool:
+        """Whether the layers are products of our own, which layers can be compiled from."""
+        return self._native is not None
 
     def __str__(self) -> str:
         """The path, and the faster ones of the same precision that a package or processor would give."""

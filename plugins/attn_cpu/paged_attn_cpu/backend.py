@@ -15,13 +15,12 @@ from paged_attn_cpu.calls import LayerCalls
 from paged_attn_cpu.kernels_attend import workspace_floats
 from paged_attn_cpu.kernels_cells import SCALING_BYTES
 from paged_attn_cpu.microkernels_pairs import CELL
-from paged_attn_cpu.pairs import has_pair_instructions
 from paged_attn_cpu.planning import WorkPlan, make_plan
 from paged_attn_cpu.shared import find_shared
 from paged_attn_cpu.vectors import LANES
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout, NativeCalls
 from paged_core.errors import PluginContractError
-from paged_core.native.processor import has_quads
+from paged_core.native.processor import has_pairs, has_quads
 from paged_core.native.team import Team, native_function
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class CpuAttention(Attention):
         self._team = Team(num_threads)
         digest = entry.source_digest()
         # the compiled objects own the machine code: keep them as long as their addresses
-        in_pairs = pairs and need.dtype == need.kv_dtype == "bfloat16" and has_pair_instructions()
+        in_pairs = pairs and need.dtype == need.kv_dtype == "bfloat16" and has_pairs()
         self.keeps_cells = in_pairs and need.block_size % CELL == 0
         self._in_codes = need.kv_dtype == "uint8"
         self._heads_together = need.num_kv_heads if self.keeps_cells or self._in_codes else 1

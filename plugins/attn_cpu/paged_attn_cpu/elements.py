@@ -29,7 +29,7 @@ def by_kind(choose: Callable[[Any], Any]) -> Any:
     """
 
     def called(kind: Any, arguments: Any) -> Any:
-        raise NotImplementedError("for compiled code only")
+        raise TypeError("only a compiled kernel can call this: numba puts the chosen function in its place")
 
     def implementation(kind: Any, arguments: Any) -> Any:
         return choose(kind)

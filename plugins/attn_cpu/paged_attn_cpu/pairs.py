@@ -1,25 +1,19 @@
 """Pairs of bf16 in LLVM: the instructions of AVX512-BF16, and an exp that is quick with AVX-512.
 
 A vector of pairs is <16 x i32>, the first of a pair in the lower half of a lane. For numba the kind of such an element
-is uint32. Nothing here may be emitted unless `has_pair_instructions`.
+is uint32. Nothing here may be emitted unless the processor `has_pairs`.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
-from numba.core.registry import cpu_target
 
 from paged_attn_cpu import vectors as v
 from paged_attn_cpu.vectors import I16, I32, LANES, VF32
-from paged_core.native.vectors import call
+from paged_core.native.vectors import EXP2_POLYNOMIAL, call
+from paged_core.native.vectors import LOG2_E as LOG2_E
 
 VPAIRS = ir.VectorType(I16, 2 * LANES)
-
-
-def has_pair_instructions() -> bool:
-    """Whether numba compiles for a processor with AVX512-BF16; NUMBA_CPU_NAME and NUMBA_CPU_FEATURES count."""
-    features = cpu_target.target_context.codegen().magic_tuple()[2]
-    return {"+avx512bf16", "+avx512f", "+avx512bw"} <= set(features.split(","))
 
 
 # ---- instructions --------------------------------------------------------------------------------------------------
@@ -35,8 +29,6 @@ def narrow(builder: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     return call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", VPAIRS, [high, low])
 
 
-LOG2_E = 1.44269504088896341
-_EXP2_POLYNOMIAL = (1.32647250e-3, 9.67151299e-3, 5.55073358e-2, 2.40222424e-1, 6.93147004e-1, 1.0)
 _LEAST_POWER = -200.0  # 2 ** -200 is zero in fp32
 
 
@@ -51,7 +43,7 @@ def exp2(builder: ir.IRBuilder, power: ir.Value) -> ir.Value:
     power = builder.select(builder.fcmp_ordered("<", power, least), least, power)
     whole = call(builder, f"llvm.roundeven.v{LANES}f32", VF32, [power])
     rest = builder.fsub(power, whole)
-    p: ir.Value = v.constant(_EXP2_POLYNOMIAL[0])
-    for coefficient in _EXP2_POLYNOMIAL[1:]:
+    p: ir.Value = v.constant(EXP2_POLYNOMIAL[0])
+    for coefficient in EXP2_POLYNOMIAL[1:]:
         p = v.fma(builder, p, rest, v.constant(coefficient))
     return call(builder, "llvm.x86.avx512.mask.scalef.ps.512", VF32, [p, whole, p, I16(-1), I32(4)])

@@ -21,6 +21,7 @@ from paged_core.native.vectors import I16 as I16
 from paged_core.native.vectors import I32 as I32
 from paged_core.native.vectors import I64 as I64
 from paged_core.native.vectors import LANES as LANES
+from paged_core.native.vectors import LOG2_E
 from paged_core.native.vectors import VF32 as VF32
 from paged_core.native.vectors import VI16 as VI16
 from paged_core.native.vectors import VI32 as VI32
@@ -128,7 +129,6 @@ def _like(kind: ir.Type, value: float) -> ir.Constant:
 
 # ---- exp -----------------------------------------------------------------------------------------------------------
 
-_LOG2_E = 1.44269504088896341
 _LN2_HIGH = 0.693359375  # ten bits: n * _LN2_HIGH is exact
 _LN2_LOW = -2.12194440e-4
 _EXP_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
@@ -143,7 +143,7 @@ def exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """
     x = builder.select(builder.fcmp_ordered("<", x, constant(-105.0)), constant(-105.0), x)
     x = builder.select(builder.fcmp_ordered(">", x, constant(90.0)), constant(90.0), x)
-    shifted = builder.fadd(builder.fmul(x, constant(_LOG2_E)), constant(_ROUND))
+    shifted = builder.fadd(builder.fmul(x, constant(LOG2_E)), constant(_ROUND))
     n = builder.sub(builder.bitcast(shifted, VI32), integers(0x4B400000))
     whole = builder.fsub(shifted, constant(_ROUND))
     r = fma(builder, whole, constant(-_LN2_HIGH), x)

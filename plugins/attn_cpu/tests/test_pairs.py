@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from paged_attn_cpu.pairs import has_pair_instructions
 
 from paged_core.api.attention import AttentionLayer
+from paged_core.native.processor import has_pairs
 
 BF16 = {"dtype": "bfloat16", "kv_dtype": "bfloat16"}
 PATHS = [
-    pytest.param(True, marks=pytest.mark.skipif(not has_pair_instructions(), reason="needs AVX512-BF16"), id="pairs"),
+    pytest.param(True, marks=pytest.mark.skipif(not has_pairs(), reason="needs AVX512-BF16"), id="pairs"),
     pytest.param(False, id="widened"),
 ]
 SEQUENCES = [(0, 1), (300, 1), (17, 5), (1100, 1), (0, 130), (63, 64), (254, 1)]
@@ -69,14 +69,14 @@ def test_scores_and_their_sum_are_as_exact_as_fp32(world, bf16_pairs, layer):
     torch.testing.assert_close(lse.double(), paged.expected(layer=layer)[1], atol=2e-5, rtol=1e-6)
 
 
-@pytest.mark.skipif(not has_pair_instructions(), reason="needs AVX512-BF16")
+@pytest.mark.skipif(not has_pairs(), reason="needs AVX512-BF16")
 def test_processors_without_the_instruction_widen(world, monkeypatch):
     """The paths differ in their last bits, which tells them apart."""
     shape = {"heads": (4, 2), "head_dim": 64, **BF16}
     pairs, _ = world(SEQUENCES, **shape).run()
     widened, _ = world(SEQUENCES, bf16_pairs=False, **shape).run()
     assert not torch.equal(pairs, widened)
-    monkeypatch.setattr("paged_attn_cpu.backend.has_pair_instructions", lambda: False)
+    monkeypatch.setattr("paged_attn_cpu.backend.has_pairs", lambda: False)
     assert torch.equal(world(SEQUENCES, **shape).run()[0], widened)
 
 
@@ -112,7 +112,7 @@ def test_kernels_write_the_cells_that_the_layout_describes(world, block_size, he
     written.run()
     read.sequences = [(100, 0)]
     read._fill_prefixes()
-    assert read.backend.keeps_cells == has_pair_instructions()
+    assert read.backend.keeps_cells == has_pairs()
     assert torch.equal(read.cache.view(torch.int16), written.cache.view(torch.int16))
 
 
