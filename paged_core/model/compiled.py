@@ -119,6 +119,7 @@ class CompiledLayers:
         self._products = [
             np.stack([of_layer[i].parameters(at.PLAIN) for of_layer in weights]) for i in range(len(weights[0]))
         ]
+        self._items: list[NDArray[np.int64] | None] = [None] * len(self._products)  # whose addresses the rows hold
         quantized = weights[0][0].scales is not None
         pairs, quads, quantize = self._owners.addresses
         self._quantizers = [np.zeros((len(weights), 8), dtype=np.int64) for _ in range(4 if quantized else 0)]
@@ -205,7 +206,7 @@ class CompiledLayers:
 
     def _enter_product(self, i: int, rows: int, x: Tensor, out: Tensor) -> None:
         at, p = self._at, self._products[i]
-        items = work_items(rows, self._weights[0][i].num_panels, self._team.num_threads)
+        items = self._items[i] = work_items(rows, self._weights[0][i].num_panels, self._team.num_threads)
         p[:, at.X], p[:, at.X_STRIDE] = x.data_ptr(), x.shape[1] * 2
         p[:, at.OUT], p[:, at.OUT_STRIDE] = out.data_ptr(), out.shape[1] * 2
         p[:, at.ITEMS], p[:, at.NUM_ITEMS], p[:, at.SUMS] = items.ctypes.data, len(items), self._sums.data_ptr()

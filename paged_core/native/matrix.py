@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,9 +132,11 @@ class Products:
         self.team.run(function, int(parameters.ctypes.data), workers)
 
 
-@cache
+@lru_cache(maxsize=512)
 def work_items(rows: int, num_panels: int, workers: int) -> NDArray[np.int64]:
     """Items [number, (first panel, end, first row, end)] of one product, to be claimed in this order.
+
+    Whoever keeps their address keeps the array: the cache forgets.
 
     Few rows: ranges of panels, an even number, that become shorter towards the end, so that workers end together.
     Many: two panels and at most ITEM_ROWS rows, rows in turn while the panels' weights are in the cache.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,7 @@ from paged_attn_cpu import CpuAttentionProvider
 from paged_core.model import decoder as decoder_module
 from paged_core.model.linear.native import NativePairsLinear, NativeQuadsLinear
 from paged_core.model.place import Place
+from paged_core.native.matrix import work_items
 from paged_core.tracing import Trace
 
 if TYPE_CHECKING:
@@ -108,3 +111,16 @@ def test_every_call_is_a_span_of_the_trace(model: Callable[..., Any], quantizati
     for name, count in {"norm": 2 * layers + 1, "qkv": layers, "attention": layers, "down": layers}.items():
         assert names.count(name) == count, name
     assert names.count("quantise") == (4 * layers if quantization == "int8" else 0)
+
+
+def test_what_the_cache_of_items_forgets_is_still_there(model: Callable[..., Any]) -> None:
+    """Long runs see more numbers of rows than the cache holds; the native code has addresses only."""
+    work_items.cache_clear()
+    decoding = model()
+    decoding.step(STEPS[0])
+    decoding.step({0: [7]})
+    weight = decoding.decoder._compiled._weights[0][0]
+    kept = weakref.ref(work_items(1, weight.num_panels, 1))
+    work_items.cache_clear()
+    gc.collect()
+    assert kept() is not None
