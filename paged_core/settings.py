@@ -69,7 +69,7 @@ def _split_names(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split_names)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-KVDtype = Literal["auto", "float32", "bfloat16", "float16", "uint8"]
+KVDtype = Literal["auto", "float32", "bfloat16", "float16", "uint8", "float8_e4m3fn"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     dtype: Dtype = Field("auto", description="Element type of weights and activations.")
     kv_dtype: KVDtype = Field(
         "auto",
-        description="KV cache element type; auto follows dtype, uint8 holds nearly twice the tokens of bfloat16.",
+        description="KV cache element type; auto follows dtype, uint8 and float8_e4m3fn hold about twice the tokens of bfloat16.",
     )
     quantization: Literal["none", "int8"] = Field(
         "none", description="int8 keeps the weights of linear layers in 8 bits: half the memory of bfloat16, faster."

@@ -20,6 +20,7 @@ FLOORS = {
     "api": 1,
     "settings": 2,
     "native": 2,
+    "device": 2,
     "tracing": 2,
     "paging": 2,
     "scheduling": 2,
@@ -35,13 +36,14 @@ FLOORS = {
 }
 HEAVY = {"torch", "numpy", "triton", "numba", "transformers"}
 PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
-ATTENTION_MAY = (*PLUGIN_MAY, "paged_core.native")
+ATTENTION_MAY = (*PLUGIN_MAY, "paged_core.native", "paged_core.device")
 ALLOCATOR_MAY = (*PLUGIN_MAY, "paged_core.paging")
 SCHEDULER_MAY = (*PLUGIN_MAY, "paged_core.scheduling")
 LOADER_OR_EXECUTOR_MAY = (
     *PLUGIN_MAY,
     "paged_core.model",
     "paged_core.native",
+    "paged_core.device",
     "paged_core.tracing",
     "paged_core.plugins.bootstrap",
 )

@@ -18,11 +18,20 @@ Next to its codes a row keeps two float32 of its own, within its block: copies, 
 This is the reference; a backend may code otherwise if it is no coarser. What is stored depends on that row alone, as
 `dtype` rounded it after rotation: never on neighbours, on the place in the block, or on how a prompt was cut.
 
+A cache of float8_e4m3fn holds round_to_nearest_even(k / k_scale), at most +-448 (NaN stays NaN), and the same of v.
+
+Graphs. A batch of decodes computes one token of each of its sequences (`num_tokens == num_seqs`). With `graphs`, what
+`forward` launches for a batch of decodes, down to every address, depends on `num_seqs` and on its own arguments alone,
+once the backend has seen such a batch: work captured with one plan may be replayed after `plan` of another batch of
+decodes with as many sequences. `on_device` and `rope` of both lie in the same buffers. So that steps of 13 sequences
+may use what was captured for 16, such a batch may end with padding: sequences of length 0 with one token, whose slot is
+negative; their rows of `out` are zero.
+
 `Batch.shared_prefixes` tells of disjoint sets of sequences whose tables begin with the same blocks, all full before
 this step. A backend may read those once (`shared_prefix`) or make nothing of it.
 
 Capabilities: sliding_window, softcap, lse (forward returns log-sum-exp), fused_rope (takes unrotated q and k),
-batch_invariant, shared_prefix, native_calls, fp32, bf16, fp16, u8 (KV element types), swap.
+batch_invariant, shared_prefix, native_calls, graphs, fp32, bf16, fp16, u8, fp8 (KV element types), swap.
 """
 
 from __future__ import annotations
@@ -46,7 +55,7 @@ if TYPE_CHECKING:
 class AttentionNeed:
     """What a model asks of a backend. dtypes by name: float32, bfloat16, float16. `windows`: the distinct ones.
 
-    `kv_dtype` may be uint8 as well; a backend without `u8` answers with a reason.
+    `kv_dtype` may be uint8 or float8_e4m3fn as well; a backend without `u8`, or `fp8`, answers with a reason.
 
     `cache_dir` is this user's private folder for compiled kernels; None = the backend's own choice.
     """
@@ -84,15 +93,16 @@ class KVLayout:
 class AttentionLayer:
     """One layer's constants. `rope` indexes `Batch.rope` (-1: no rotary positions); used with `fused_rope` only.
 
-    `k_scale` and `v_scale` belong to narrow KV types: what is stored is k / k_scale and v / v_scale.
+    `k_scale` and `v_scale` belong to narrow KV types: what is stored is k / k_scale and v / v_scale. With `fp8` they may
+    be tuples: one scale a KV head.
     """
 
     index: int
     scale: float
     window: int | None = None
     softcap: float | None = None
-    k_scale: float = 1.0
-    v_scale: float = 1.0
+    k_scale: float | tuple[float, ...] = 1.0
+    v_scale: float | tuple[float, ...] = 1.0
     rope: int = -1
 
 

@@ -123,6 +123,21 @@ class StepResult:
 
 
 @dataclass(slots=True)
+class DeviceBatch:
+    """The arrays of a `Batch` as tensors on its device, same shapes and types. Only owned entries of `tables` hold.
+
+    Under `graphs` they are views of buffers that stay where they are, so that captured work finds the next step there.
+    """
+
+    query_start: Tensor
+    seq_lens: Tensor
+    rows: Tensor
+    tables: Tensor
+    positions: Tensor
+    slots: Tensor
+
+
+@dataclass(slots=True)
 class Batch:
     """A step as attention sees it. numpy arrays share memory with the plan; a device backend copies what it needs.
 
@@ -137,6 +152,7 @@ class Batch:
     shared_prefixes          [(table rows, num_blocks)]: sequences that share leading blocks; empty by default
     rope                     per RopeSpec: (cos, sin), each float32 [num_tokens, rotary_dim / 2] for these positions;
                              only for backends that declare `fused_rope`
+    on_device                the arrays on the device, where the executor has put them there already
     """
 
     num_tokens: int
@@ -149,3 +165,4 @@ class Batch:
     slots: NDArray[np.int64]
     shared_prefixes: list[tuple[NDArray[np.int32], int]] = field(default_factory=list)
     rope: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    on_device: DeviceBatch | None = None

@@ -13,7 +13,7 @@ log = logging.getLogger("paged_core.engine")
 
 ReadText = Callable[[str], str]
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_KV_BYTES = {name: (num_bytes, 0) for name, num_bytes in _ELEMENT_BYTES.items()} | {"uint8": (1, 8)}
+_KV_BYTES = {name: (num_bytes, 0) for name, num_bytes in _ELEMENT_BYTES.items()} | {"uint8": (1, 8), "float8_e4m3fn": (1, 0)}
 
 
 def read_text(path: str) -> str:

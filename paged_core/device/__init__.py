@@ -1,0 +1,1 @@
+"""What attention backends and executors of devices other than the CPU share: staging, streams, moving blocks."""
