@@ -30,8 +30,12 @@ CODES = ElementType("uint8", "u8", 4e-2, 1.6e-2)
 """A cache of codes. The oracle reads back the contract's reference of normal random rows, whose step is 0.02 to 0.03: a
 backend that codes otherwise, but no coarser, is a step off in an element at most. test_attention_codes.py is exact."""
 
-CACHE_TYPES = (*ELEMENT_TYPES, CODES)
-"""What a cache may hold; activations beside codes are of the most precise type that the backend declares."""
+E4M3 = ElementType("float8_e4m3fn", "fp8", 2e-3, 2e-3)
+"""A cache of 8-bit floats. The oracle rounds as the contract says, so what is left is the arithmetic."""
+
+NARROW_TYPES = (CODES, E4M3)
+CACHE_TYPES = (*ELEMENT_TYPES, *NARROW_TYPES)
+"""What a cache may hold; activations beside a narrow type are of the most precise type that the backend declares."""
 
 BLOCK_SIZES = (1, 2, 8, 16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 80, 96, 112, 128, 256)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-SHAPES, MEMORY, BLOCKS, LAWS, CODES = (
-    f"test_attention{part}.py::" for part in ("", "_memory", "_blocks", "_laws", "_codes")
+SHAPES, MEMORY, BLOCKS, LAWS, CODES, E4M3, GRAPHS = (
+    f"test_attention{part}.py::" for part in ("", "_memory", "_blocks", "_laws", "_codes", "_e4m3", "_graphs")
 )
 
 CAUGHT_BY = {
@@ -35,6 +35,17 @@ CAUGHT_BY = {
     "attn_accepts_anything": SHAPES + "test_softcap_bounds_the_logits",
 }
 
+ON_DEVICES_CAUGHT_BY = {
+    "attn_e4m3_cut_off": E4M3 + "test_numbers_are_rounded_to_the_nearest_and_ties_to_even",
+    "attn_e4m3_one_scale": E4M3 + "test_each_head_is_stored_by_its_own_scale",
+    "attn_graphs_snapshot": GRAPHS + "test_what_was_launched_for_one_batch_serves_the_next",
+    "attn_graphs_padding": GRAPHS + "test_padding_is_harmless",
+}
+
 
 def test_every_broken_attention_backend_is_caught(harness) -> None:
     harness.assert_all_die("attn", "attn_mutants", CAUGHT_BY, healthy="attn_torch")
+
+
+def test_every_defect_of_what_devices_need_is_caught(harness) -> None:
+    harness.assert_all_die("attn", "attn_device_mutants", ON_DEVICES_CAUGHT_BY, healthy="attn_graphs_healthy")

@@ -52,6 +52,13 @@ def coded(rows: Tensor) -> Tensor:
     return least + step * ((x - least) / step.clamp_min(1e-300)).round().clamp(0, 255)
 
 
+def narrowed(rows: Tensor, scale: float | tuple[float, ...]) -> Tensor:
+    """Rows [tokens, kv_heads, n] as a cache of float8_e4m3fn reads them back, float64; one scale, or one a KV head."""
+    scales = torch.tensor(scale, dtype=torch.float32).view(-1, 1)
+    stored = (rows.float() / scales).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+    return stored.double() * scales.double()
+
+
 def merge(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Attention over a context from attention over its pieces: (out, log-sum-exp) each, as cascades merge them."""
     lse = torch.stack([part_lse.double() for _, part_lse in parts])  # [parts, queries, heads]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paged_conformance.cases import CACHE_TYPES, CODES, ELEMENT_TYPES, ElementType
-from paged_conformance.oracles.attention import attend, coded, rope_table, rotate
+from paged_conformance.cases import CACHE_TYPES, CODES, E4M3, ELEMENT_TYPES, NARROW_TYPES, ElementType
+from paged_conformance.oracles.attention import attend, coded, narrowed, rope_table, rotate
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed
 from paged_core.api.batch import Batch
 
@@ -56,9 +56,9 @@ def cache_types(attn: Candidate) -> list[ElementType]:
 
 
 def cached_need(attn: Candidate, element: ElementType, required: tuple[str, ...] = ()) -> AttentionNeed:
-    """`plain_need` with a cache of one element type, and activations of the same unless it holds codes."""
+    """`plain_need` with a cache of one element type, and activations of the same unless it is a narrow one."""
     need = plain_need(attn, required)
-    return replace(need, dtype=need.dtype if element is CODES else element.dtype, kv_dtype=element.dtype)
+    return replace(need, dtype=need.dtype if element in NARROW_TYPES else element.dtype, kv_dtype=element.dtype)
 
 
 def plain_need(attn: Candidate, required: tuple[str, ...] = ()) -> AttentionNeed:
@@ -191,11 +191,14 @@ class Scene:
             if self.rotary_dim and layer.rope >= 0:
                 cos, sin = rope_table(torch.arange(stop), self.rotary_dim)
                 q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-            answers.append(attend(q[first:], self.stored(k), self.stored(self.v[sequence][:stop]), layer))
+            k, v = self.stored(k, layer.k_scale), self.stored(self.v[sequence][:stop], layer.v_scale)
+            answers.append(attend(q[first:], k, v, layer))
         return Output(torch.cat([out for out, _ in answers]), torch.cat([lse for _, lse in answers]))
 
-    def stored(self, rows: Tensor) -> Tensor:
+    def stored(self, rows: Tensor, scale: float | tuple[float, ...] = 1.0) -> Tensor:
         """Keys or values [tokens, kv_heads, head_dim] as the cache gives them back."""
+        if self.need.kv_dtype == E4M3.dtype:
+            return narrowed(rows, scale)
         return coded(rows) if self.need.kv_dtype == CODES.dtype else rows.to(getattr(torch, self.need.kv_dtype))
 
     def check(self, spans: Sequence[Span], law: str, layer: AttentionLayer | None = None) -> Output:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from paged_conformance.cases import BLOCK_SIZES, CODES, ELEMENT_TYPES, ElementType
+from paged_conformance.cases import BLOCK_SIZES, CODES, E4M3, ELEMENT_TYPES, ElementType
 from paged_conformance.marks import layer, requires
 from paged_conformance.oracles.scene import Scene, block_bytes, cache_types, cached_need, plain_need
 from paged_core.api.allocator import BlockCopy, SwapPair
@@ -158,12 +158,13 @@ def huge_cache(layout: KVLayout, device: str) -> Tensor:
     return flat[guard:].view(layout.shape)
 
 
-@pytest.mark.parametrize("types", [ELEMENT_TYPES, (CODES,)], ids=["elements", "codes"])
+@pytest.mark.parametrize("types", [ELEMENT_TYPES, (CODES,), (E4M3,)], ids=["elements", "codes", "e4m3"])
 def test_offsets_beyond_32_bits_are_not_wrapped(attn: Candidate, types: tuple[ElementType, ...]) -> None:
     """A pool whose keys alone pass 2^31 elements; block numbers at its end, in its middle and at its start."""
     declared = [element for element in types if attn.has(element.capability)]
     if not declared:
-        assert not attn.fit(cached_need(attn, CODES)).ok, f"contract: {attn.name} accepts uint8 without declaring u8"
+        refused = cached_need(attn, types[0])
+        assert not attn.fit(refused).ok, f"contract: {attn.name} accepts {refused.kv_dtype} without declaring it"
         return
     need = cached_need(attn, min(declared, key=lambda each: element_size(each.dtype)))
     scene = Scene(attn.create(need), need, [40, 60])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paged_core.api.attention import Attention
 
 _DTYPES = ("float32", "bfloat16", "float16")
-_KV_DTYPES = (*_DTYPES, "uint8")
+_KV_DTYPES = (*_DTYPES, "uint8", "float8_e4m3fn")
 _MAX_BLOCK_SIZE = 256
 
 
@@ -25,11 +25,11 @@ class TorchAttentionProvider(Provider[AttentionNeed, "Attention"]):
     priority = 0
     summary = "plain torch reference, any device: right before fast"
     capabilities = frozenset(
-        {"sliding_window", "softcap", "lse", "batch_invariant", "fp32", "bf16", "fp16", "u8", "swap"},
+        {"sliding_window", "softcap", "lse", "batch_invariant", "fp32", "bf16", "fp16", "u8", "fp8", "swap"},
     )
 
     def probe(self, need: AttentionNeed) -> Fit:
-        """Fits every device, head size and window; float32, bfloat16, float16, caches of uint8; blocks of 1 to 256."""
+        """Every device, head size and window; three float types, caches of uint8 and e4m3 too; blocks of 1 to 256."""
         reasons = self.missing_capabilities(need.required)
         for label, dtype, known in (
             ("activations", need.dtype, _DTYPES),

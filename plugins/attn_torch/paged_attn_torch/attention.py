@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paged_core.api.allocator import BlockCopy, SwapPair
     from paged_core.api.batch import Batch
 
+_E4M3_MOST = 448.0
 _TILE = 256  # queries of one sequence attended at once: bounds the logits to [heads, 256, context]
 
 
@@ -58,6 +59,7 @@ class TorchAttention(Attention):
         self._returns_lse = "lse" in need.required
         self._kv_dtype: torch.dtype = getattr(torch, need.kv_dtype)
         self._in_codes = self._kv_dtype == torch.uint8
+        self._scales: dict[float | tuple[float, ...], Tensor] = {}
 
     def layout(self, num_blocks: int) -> KVLayout:
         """[2, blocks, block_size, kv_heads, head_dim], or codes and what scales them in the last axis."""
@@ -90,8 +92,8 @@ class TorchAttention(Attention):
         keys, values = kv.flatten(1, 2)  # each [slots, kv_heads, head_dim], a view
         if plan.written is not None:
             k, v = k[plan.written], v[plan.written]
-        keys[plan.slots] = self._stored(k / layer.k_scale if layer.k_scale != 1.0 else k)
-        values[plan.slots] = self._stored(v / layer.v_scale if layer.v_scale != 1.0 else v)
+        keys[plan.slots] = self._stored(k, layer.k_scale)
+        values[plan.slots] = self._stored(v, layer.v_scale)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32) if self._returns_lse else None
         for tile in plan.tiles:
             self._attend(layer, tile, q, (keys, values), out, lse)
@@ -130,28 +132,40 @@ class TorchAttention(Attention):
         group = need.num_heads // need.num_kv_heads
         oldest = 0 if layer.window is None else max(0, tile.first - layer.window + 1)
         key_slots = tile.key_slots[oldest:]
-        keys = self._read(cache[0][key_slots]).permute(1, 2, 0)  # [kv_heads, head_dim, keys]
-        values = self._read(cache[1][key_slots]).transpose(0, 1)  # [kv_heads, keys, head_dim]
+        keys = self._read(cache[0][key_slots], layer.k_scale).permute(1, 2, 0)  # [kv_heads, head_dim, keys]
+        values = self._read(cache[1][key_slots], layer.v_scale).transpose(0, 1)  # [kv_heads, keys, head_dim]
         # a copy of its own: products on a view could round by where it lies in memory
         rows = q[tile.begin : tile.end].to(torch.float32, copy=True)
         rows = rows.view(queries, need.num_kv_heads, group, need.head_dim).permute(1, 2, 0, 3)
         logits = rows.reshape(need.num_kv_heads, group * queries, need.head_dim) @ keys
-        logits = logits.view(need.num_kv_heads, group, queries, -1) * (layer.scale * layer.k_scale)
+        logits = logits.view(need.num_kv_heads, group, queries, -1) * layer.scale
         if layer.softcap is not None:
             logits = torch.tanh(logits / layer.softcap) * layer.softcap
         if queries > 1:
             logits = logits.masked_fill(self._hidden(layer, tile.first, oldest, context), -torch.inf)
-        attended = logits.softmax(-1).view(need.num_kv_heads, group * queries, -1) @ values * layer.v_scale
+        attended = logits.softmax(-1).view(need.num_kv_heads, group * queries, -1) @ values
         attended = attended.view(need.num_kv_heads, group, queries, need.head_dim).permute(2, 0, 1, 3)
         out[tile.begin : tile.end] = attended.reshape(queries, need.num_heads, need.head_dim)
         if lse is not None:
             lse[tile.begin : tile.end] = logits.logsumexp(-1).permute(2, 0, 1).reshape(queries, need.num_heads)
 
-    def _stored(self, rows: Tensor) -> Tensor:
+    def _stored(self, rows: Tensor, scale: float | tuple[float, ...]) -> Tensor:
+        """Rows [tokens, kv_heads, head_dim] as the cache keeps them."""
+        if scale != 1.0:
+            rows = rows.float() / self._scale(scale)
+        if self._kv_dtype == torch.float8_e4m3fn:
+            rows = rows.float().clamp(-_E4M3_MOST, _E4M3_MOST)  # beyond it, some versions of torch give NaN
         return encode(rows) if self._in_codes else rows.to(self._kv_dtype)
 
-    def _read(self, stored: Tensor) -> Tensor:
-        return decode(stored) if self._in_codes else stored.float()
+    def _read(self, stored: Tensor, scale: float | tuple[float, ...]) -> Tensor:
+        rows = decode(stored) if self._in_codes else stored.float()
+        return rows if scale == 1.0 else rows * self._scale(scale)
+
+    def _scale(self, scale: float | tuple[float, ...]) -> Tensor:
+        """float32 [1 or kv_heads, 1] on the device, made once."""
+        if scale not in self._scales:
+            self._scales[scale] = torch.tensor(scale, dtype=torch.float32, device=self._device).view(-1, 1)
+        return self._scales[scale]
 
     def _hidden(self, layer: AttentionLayer, first: int, oldest: int, context: int) -> Tensor:
         """Which keys a query may not see, bool [queries, keys]: later ones, and those its window has left behind."""

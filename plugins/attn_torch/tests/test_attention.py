@@ -298,7 +298,7 @@ def test_layout_states_its_bytes() -> None:
     "change, reason",
     [
         ({"dtype": "float64"}, "float64"),
-        ({"kv_dtype": "float8_e4m3fn"}, "float8_e4m3fn"),
+        ({"kv_dtype": "float8_e5m2"}, "float8_e5m2"),
         ({"dtype": "uint8"}, "activations of type uint8"),
         ({"block_size": 0}, "block size 0"),
         ({"block_size": 257}, "block size 257"),
