@@ -1,0 +1,58 @@
+"""What compiles and launches: cuda.core and NVRTC, whether they are here, and for which architectures they compile."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+
+EXTRA = 'pip install "paged-core[cuda]"'
+MIN_NVRTC = (12, 8)  # the first that compiles for sm_100
+MIN_CAPABILITY = (8, 0)  # cp.async and mma on bf16
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """NVRTC's version and the architectures it compiles for (80 = sm_80), or the reasons why it is of no use."""
+
+    nvrtc: tuple[int, int] = (0, 0)
+    archs: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+def find_toolchain() -> Toolchain:
+    """Look for cuda.core and NVRTC; loads the library of NVRTC, needs no driver. Does not raise."""
+    missing = [name for name in ("cuda.core", "cuda.bindings") if not _is_installed(name)]
+    if missing:
+        return Toolchain(reasons=(f"attn_cuda compiles its kernels through {' and '.join(missing)}: not installed",))
+    from cuda.bindings import nvrtc
+
+    try:
+        code, major, minor = nvrtc.nvrtcVersion()
+        archs_code, archs = nvrtc.nvrtcGetSupportedArchs()
+    except RuntimeError as error:  # cuda.pathfinder's DynamicLibNotFoundError is one
+        first = str(error).splitlines()[0]
+        return Toolchain(reasons=(f"attn_cuda compiles its kernels by NVRTC, whose library is not here ({first})",))
+    if code or archs_code:
+        return Toolchain(reasons=(f"NVRTC does not answer (codes {int(code)} and {int(archs_code)})",))
+    if (major, minor) < MIN_NVRTC:
+        wanted = ".".join(map(str, MIN_NVRTC))
+        return Toolchain((major, minor), tuple(archs), (f"NVRTC {major}.{minor} is too old, {wanted} is needed",))
+    return Toolchain((major, minor), tuple(archs))
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a module can be imported; `cuda` is shared by several distributions and may be absent as a whole."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def target_arch(capability: tuple[int, int], archs: tuple[int, ...]) -> str | None:
+    """The architecture to compile for: the GPU's own or the nearest older one whose machine code it runs.
+
+    Machine code runs on GPUs of the same major number and an equal or higher minor one. None: there is none.
+    """
+    own = capability[0] * 10 + capability[1]
+    runs = [arch for arch in archs if arch // 10 == capability[0] and arch <= own]
+    return f"sm_{max(runs)}" if runs else None
