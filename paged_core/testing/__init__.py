@@ -7,5 +7,6 @@ scripted.ScriptedExecutor    emits given pieces whatever the prompt
 scripted.TableExecutor       logits come from a table; sampling is real
 seams.PreemptNow             forces a preemption of a chosen request at a chosen step
 seams.FaultyExecutor         fails at a chosen step
+accelerator.FakeAccelerator  a device whose streams run their work as late, or in as odd an order, as events allow
 tiny.write_tiny_llama        a random two-layer checkpoint on disk, for LLM(...)
 """
