@@ -59,6 +59,10 @@ class StepPlan:
     sample_rows            int32 [draws]; table row whose sampler state a draw uses
     sample_positions       int32 [draws]; position the drawn token will take in its sequence
     num_candidates         int32 [draws]; best tokens wanted besides the draw (beam search), 0 = none
+    token_source           int32 [tokens], or None when every token is known (always so unless a step was in flight when
+                           this one was planned): -1, the token is the one in token_ids; i >= 0, it is what draw i of
+                           the step submitted just before drew (`sample_rows[i]` of that plan is this token's row) and
+                           token_ids holds 0
     """
 
     step: int
@@ -72,6 +76,7 @@ class StepPlan:
     sample_positions: NDArray[np.int32]
     changed_rows: NDArray[np.int32]
     num_candidates: NDArray[np.int32] | None = None
+    token_source: NDArray[np.int32] | None = None
     swap_out: list[SwapPair] = field(default_factory=list)
     swap_in: list[SwapPair] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)

@@ -84,7 +84,18 @@ class Ticket:
 
 
 class Executor(ABC):
-    """Runs steps in the order of submission. At most `max_in_flight` tickets are open (1 unless it says more)."""
+    """Runs steps in the order of submission. At most `max_in_flight` tickets are open: 1, or 2 where it says so.
+
+    With 2 the engine submits a step while the one before still runs, and collects in the order of submission. Then
+      * a step's moves and writes happen after those of the step before
+      * a token of the new step may be a draw of the one before, known to the executor alone: `StepPlan.token_source`.
+        Where that draw failed any token does; the engine drops what comes of it
+      * sampler state follows the order of submission: rows end and start, and draws are counted, plan by plan
+      * a draw with a step behind it gives one token or fails; requests with logits processors, beam search or moves of
+        blocks in the step have nothing behind them
+    The other side of it, the engine's: no block that a step in flight uses is freed, and hence none is written by a
+    later step for somebody else, before that step was collected.
+    """
 
     max_in_flight: int = 1
 
@@ -100,6 +111,7 @@ class Executor(ABC):
     def submit(self, plan: StepPlan) -> Ticket:
         """Begin a step: moves, forward pass, sampling. The plan's arrays stay unchanged until it was collected.
 
+        `tables` does not: the next step's plan changes it. What the step needs of it is read before this returns.
         Raises EngineDeadError after `close` and before `start`.
         """
 
