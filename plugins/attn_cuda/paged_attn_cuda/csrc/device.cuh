@@ -7,7 +7,8 @@
 //   mma_bf16(d, a, b), mma_f16(d, a, b)                                             m16n8k16, d += a * b in float
 //   pack_bf16(lo, hi), pack_f16(lo, hi)                                             two floats, rounded to nearest even
 //   from_bf16, from_f16, to_bf16, to_f16, from_e4m3, to_e4m3                        to_*: nearest even; e4m3 ends at 448
-//   mul_bf16x2(a, b), mul_f16x2(a, b)                                               two products, each rounded once
+//   widen_bf16(word, even, odd), widen_f16(word, even, odd)                         four e4m3 (exact, NaN stays NaN): bytes
+//                                                                                   0 and 2 to even's lo and hi, 1 and 3 to odd
 //   exp2_fast(x), log2_fast(x)                                                      ex2.approx.ftz, lg2.approx.ftz
 // macros:   PAGED_SHARED(type, name, count), PAGED_DYNAMIC_SHARED(name)  (name: unsigned char*, aligned to 16 bytes)
 // globals:  threadIdx.x, blockIdx.{x,y,z}, gridDim.x, __syncthreads(), __syncwarp(), __shfl_xor_sync, __shfl_sync,
@@ -59,7 +60,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
 
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
-                 "l"(__cvta_generic_to_global(global)), "r"(valid ? 16 : 0)
+                 "l"(global), "r"(valid ? 16 : 0)
                  : "memory");
 }
 
@@ -163,16 +164,46 @@ __device__ __forceinline__ uint8_t to_e4m3(float value) {
 #endif
 }
 
-__device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
-    uint32_t product;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(a), "r"(b), "r"(0x80008000u));  // + -0: keeps the sign
-    return product;
+// e4m3 to halves. Before sm_89 by hand: the seven bits below the sign move into the fraction's upper end and the exponent's
+// lower one, a product corrects the bias, and NaN, which would become 480, is put back.
+
+__device__ __forceinline__ uint32_t nan_lanes(uint32_t halves) {  // 0x7fff in each half whose upper byte is +-NaN
+    uint32_t sign = ((halves & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    return sign - (sign >> 15);
 }
 
-__device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b) {
-    uint32_t product;
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-    return product;
+__device__ __forceinline__ uint32_t widened_bf16(uint32_t halves) {  // upper bytes: e4m3; lower bytes: ignored
+    uint32_t moved = (halves & 0x80008000u) | (halves & 0x7f007f00u) >> 4, product;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(moved), "r"(0x7b807b80u), "r"(0x80008000u));  // * 2^120 + -0
+    return product | nan_lanes(halves);
+}
+
+__device__ __forceinline__ uint32_t widened_f16(uint32_t halves) {
+    uint32_t moved = (halves & 0x80008000u) | (halves & 0x7f007f00u) >> 1, product;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(moved), "r"(0x5c005c00u));  // * 2^8
+    return product | nan_lanes(halves);
+}
+
+__device__ __forceinline__ void widen_f16(uint32_t word, uint32_t& even, uint32_t& odd) {
+#if __CUDA_ARCH__ >= 890
+    uint32_t sorted = __byte_perm(word, 0, 0x3120);
+    asm("{.reg .b16 lo, hi;\n mov.b32 {lo, hi}, %2;\n cvt.rn.f16x2.e4m3x2 %0, lo;\n cvt.rn.f16x2.e4m3x2 %1, hi;}"
+        : "=r"(even), "=r"(odd)
+        : "r"(sorted));
+#else
+    even = widened_f16(word << 8), odd = widened_f16(word);
+#endif
+}
+
+__device__ __forceinline__ void widen_bf16(uint32_t word, uint32_t& even, uint32_t& odd) {
+#if __CUDA_ARCH__ >= 890
+    uint32_t e, o;
+    widen_f16(word, e, o);
+    even = pack_bf16(from_f16(static_cast<uint16_t>(e)), from_f16(static_cast<uint16_t>(e >> 16)));
+    odd = pack_bf16(from_f16(static_cast<uint16_t>(o)), from_f16(static_cast<uint16_t>(o >> 16)));
+#else
+    even = widened_bf16(word << 8), odd = widened_bf16(word);
+#endif
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
