@@ -1,0 +1,110 @@
+// Warp collectives, carried out for all lanes at once when the last of them has arrived.
+#include "../include/numbers.h"
+#include "state.h"
+
+namespace paged_host {
+
+namespace {
+
+template <typename T>
+T& operands_of(Fiber& fiber) {
+    return *static_cast<T*>(fiber.operands);
+}
+
+void shuffle(std::uint32_t mask, Fiber* lanes, Place place) {
+    std::uint64_t values[32];
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        int lane = __builtin_ctz(rest);
+        values[lane] = operands_of<Shuffle>(lanes[lane]).value;
+    }
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        int lane = __builtin_ctz(rest);
+        Shuffle& own = operands_of<Shuffle>(lanes[lane]);
+        if (own.source >= 32 || (mask >> own.source & 1) == 0)
+            fail(place, "lane %d reads from lane %u, which takes no part in a shuffle of lanes %08x", lane, own.source,
+                 mask);
+        own.value = values[own.source];
+    }
+}
+
+void ballot(std::uint32_t mask, Fiber* lanes) {
+    std::uint32_t votes = 0;
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+        int lane = __builtin_ctz(rest);
+        votes |= static_cast<std::uint32_t>(operands_of<Ballot>(lanes[lane]).predicate) << lane;
+    }
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1)
+        operands_of<Ballot>(lanes[__builtin_ctz(rest)]).votes = votes;
+}
+
+// Lane i points to row i % 8 of matrix i / 8: 8 numbers of 16 bits. Register m of a lane holds two numbers of matrix m:
+// row lane / 4, columns 2 * (lane % 4) and the next; transposed, those rows of column lane / 4.
+void load_matrices(Fiber* lanes, bool transposed, Place place) {
+    std::uint16_t rows[32][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const void* row = operands_of<LoadMatrix>(lanes[lane]).row;
+        if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
+            fail(place, "lane %d gives ldmatrix the address %p, which is no multiple of 16", lane, row);
+        if (!in_shared(row, 16)) fail(place, "lane %d gives ldmatrix the address %p outside shared memory", lane, row);
+        std::memcpy(rows[lane], row, 16);
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        std::uint32_t* registers = operands_of<LoadMatrix>(lanes[lane]).registers;
+        int group = lane / 4, pair = lane % 4 * 2;
+        for (int m = 0; m < 4; ++m) {
+            std::uint32_t low = transposed ? rows[m * 8 + pair][group] : rows[m * 8 + group][pair];
+            std::uint32_t high = transposed ? rows[m * 8 + pair + 1][group] : rows[m * 8 + group][pair + 1];
+            registers[m] = low | high << 16;
+        }
+    }
+}
+
+// m16n8k16 (PTX manual, "Matrix Fragments for mma.m16n8k16"): with group = lane / 4 and pair = 2 * (lane % 4), a lane
+// holds of a: rows group and group + 8, columns pair, pair + 1, and those + 8; of b: these as rows of column group;
+// of d: rows group and group + 8, columns pair and pair + 1. Sums run over k upwards, each rounded to float.
+template <typename Convert>
+void multiply(Fiber* lanes, Convert convert) {
+    float a[16][16], b[16][8], d[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+        const Mma& own = operands_of<Mma>(lanes[lane]);
+        int group = lane / 4, pair = lane % 4 * 2;
+        for (int i = 0; i < 4; ++i) {
+            int row = group + i % 2 * 8, column = pair + i / 2 * 8;
+            a[row][column] = convert(static_cast<std::uint16_t>(own.a[i]));
+            a[row][column + 1] = convert(static_cast<std::uint16_t>(own.a[i] >> 16));
+            d[row][pair + i / 2] = own.d[i % 2 * 2 + i / 2];
+        }
+        for (int i = 0; i < 2; ++i) {
+            b[pair + i * 8][group] = convert(static_cast<std::uint16_t>(own.b[i]));
+            b[pair + i * 8 + 1][group] = convert(static_cast<std::uint16_t>(own.b[i] >> 16));
+        }
+    }
+    for (int row = 0; row < 16; ++row) {
+        float sums[8];
+        for (int column = 0; column < 8; ++column) sums[column] = d[row][column];
+        for (int k = 0; k < 16; ++k)
+            for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
+        for (int column = 0; column < 8; ++column) d[row][column] = sums[column];
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+        float* own = operands_of<Mma>(lanes[lane]).d;
+        int group = lane / 4, pair = lane % 4 * 2;
+        for (int i = 0; i < 4; ++i) own[i] = d[group + i / 2 * 8][pair + i % 2];
+    }
+}
+
+}  // namespace
+
+void perform(Collective kind, std::uint32_t mask, Fiber* lanes, Place place) {
+    switch (kind) {
+        case Collective::shuffle: return shuffle(mask, lanes, place);
+        case Collective::ballot: return ballot(mask, lanes);
+        case Collective::ldmatrix: return load_matrices(lanes, false, place);
+        case Collective::ldmatrix_trans: return load_matrices(lanes, true, place);
+        case Collective::mma_bf16: return multiply(lanes, bf16_to_float);
+        case Collective::mma_f16: return multiply(lanes, f16_to_float);
+        case Collective::syncwarp: return;
+    }
+}
+
+}  // namespace paged_host
