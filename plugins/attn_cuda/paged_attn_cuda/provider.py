@@ -82,7 +82,8 @@ def _shape_reasons(need: AttentionNeed) -> list[str]:
         )
     if need.head_dim % HEAD_DIM_STEP or not 1 <= need.head_dim <= MAX_HEAD_DIM:
         reasons.append(
-            f"attn_cuda needs a head_dim that is a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}, not {need.head_dim}"
+            f"attn_cuda needs a head_dim that is a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}, not "
+            f"{need.head_dim}"
         )
     if need.block_size not in BLOCK_SIZES:
         reasons.append(f"attn_cuda needs a block_size of {', '.join(map(str, BLOCK_SIZES))}, not {need.block_size}")
