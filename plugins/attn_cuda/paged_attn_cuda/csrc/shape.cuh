@@ -1,0 +1,35 @@
+// Sizes of the attention kernels by element types and head size; Python reads none of this (kernels.py repeats it).
+#pragma once
+
+#include "softmax.cuh"
+
+namespace paged {
+
+// decode: warps work on tiles of their own, so that no warp waits for another; each has STAGES of them under way.
+template <class T, class C, int DIM>
+struct DecodeShape {
+    static constexpr int KEYS = sizeof(C) == 1 ? 32 : sizeof(C) == 2 ? 16 : 8;
+    static constexpr int TILE_BYTES = 2 * KEYS * Row<C, DIM>::BYTES;
+    static constexpr int WARPS = DIM > 128 ? 2 : 4;
+    static constexpr int STAGES = DIM > 64 ? 2 : 4;
+    static constexpr int ROWS = 16;
+    static constexpr int QUERY_BYTES = ROWS * Row<T, DIM>::BYTES;
+    static constexpr int SHARED_BYTES = QUERY_BYTES + WARPS * STAGES * TILE_BYTES;
+    static_assert(WARPS * ROWS * DIM * 4 <= WARPS * STAGES * TILE_BYTES, "results of the warps fit where tiles were");
+    static_assert(SPLIT_UNIT % (WARPS * KEYS) == 0, "ranges are whole tiles");
+};
+
+// prefill: warps share tiles of keys, each has matrices of 16 rows of its own.
+template <class T, class C, int DIM>
+struct PrefillShape {
+    static constexpr int WARPS = 4;
+    static constexpr int MATRICES = sizeof(T) == 2 && DIM <= 128 ? 2 : 1;  // a warp's; 2 halve the traffic of keys
+    static constexpr int ROWS = WARPS * MATRICES * 16;
+    static constexpr int KEYS = sizeof(C) <= 2 ? 32 : DIM <= 128 ? 16 : 8;
+    static constexpr int TILE_BYTES = 2 * KEYS * Row<C, DIM>::BYTES;
+    static constexpr int QUERY_BYTES = ROWS * Row<T, DIM>::BYTES;
+    static constexpr int SHARED_BYTES = QUERY_BYTES + 2 * TILE_BYTES;
+    static_assert(SHARED_BYTES <= 99 * 1024, "fits every device since sm_80");
+};
+
+}  // namespace paged
