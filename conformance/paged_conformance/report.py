@@ -1,7 +1,8 @@
 """The report: outcomes gathered over a run (over all workers of pytest-xdist), as a table, as JSON and as a badge.
 
 Exit codes: 0 conformant, 1 not conformant (or a stale known gap), 3 not run: the hardware is not here, or a test was
-skipped. A run of only part of the suite keeps pytest's own exit code and gives no verdict but "not run".
+skipped. A run of only part of the suite keeps pytest's own exit code and gives no verdict but "not run". In a run of
+everything that is registered, plugins made for another device are "not run" and do not change the exit code.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Report:
         for judgement in self.judgements:
             judgement.reasons += self._selection.reasons_not_run(judgement.candidate)
             judgement.partial = not self.complete
+            judgement.expected = self._selection.expects(judgement.candidate)
 
     def _missing(self) -> str:
         files = sorted(self._collected.every_file - self._collected.files)
@@ -79,15 +81,19 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0, 1 or 3, for a run in which pytest itself found nothing wrong."""
+        """0, 1 or 3, for a run in which pytest itself found nothing wrong.
+
+        Candidates that nobody expected to run here count by their failures only.
+        """
         if self.stale or worst(self.judgements) == NOT_CONFORMANT:
             return 1
-        missing = any(judgement.reasons or judgement.counts["skipped"] for judgement in self.judgements)
-        return EXIT_NOT_RUN if missing or (self.complete and worst(self.judgements) == NOT_RUN) else 0
+        expected = [judgement for judgement in self.judgements if judgement.expected]
+        missing = any(judgement.reasons or judgement.counts["skipped"] for judgement in expected)
+        return EXIT_NOT_RUN if missing or (self.complete and worst(expected) == NOT_RUN) else 0
 
     @property
     def verdict(self) -> str:
-        """Over all candidates; a stale known gap spoils it."""
+        """Over all candidates, those included that nobody expected here; a stale known gap spoils it."""
         return NOT_CONFORMANT if self.stale else worst(self.judgements)
 
     def as_json(self) -> dict[str, Any]:
@@ -145,6 +151,12 @@ class Report:
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines += [
             f"{judgement.candidate.name}: {reason}" for judgement in self.judgements for reason in judgement.reasons
+        ]
+        lines += [
+            f"{judgement.candidate.name} is made for {' and '.join(sorted(judgement.candidate.provider.devices))} and "
+            "nobody named it: the exit code does not count that it was not run"
+            for judgement in self.judgements
+            if not judgement.expected
         ]
         if not self.complete:
             lines.append(f"only part of the suite ran, which gives no verdict; not run: {self._missing()}")

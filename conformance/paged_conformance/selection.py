@@ -32,12 +32,12 @@ class Selection:
             raise pytest.UsageError(str(error)) from error
         self.device = device
         self.quick = quick
-        everything = not any(chosen.values())
+        self.everything = not any(chosen.values())
         self._reasons: dict[tuple[str, str], tuple[str, ...]] = {}
         problems: list[str] = []
         self._candidates: dict[str, dict[str, Candidate]] = {}
         for kind in KINDS:
-            names = [record.name for record in self.plugins.of_kind(kind)] if everything else chosen.get(kind, ())
+            names = [record.name for record in self.plugins.of_kind(kind)] if self.everything else chosen.get(kind, ())
             self._candidates[kind] = self._resolve(kind, names, problems)
         if problems:
             raise pytest.UsageError("\n".join(problems))
@@ -60,6 +60,15 @@ class Selection:
         if key not in self._reasons:
             self._reasons[key] = candidate.reasons_not_run()
         return self._reasons[key]
+
+    def expects(self, candidate: Candidate) -> bool:
+        """Whether this run is to judge it: it was named, or is made for this device, or runs here all the same.
+
+        One that nobody named and that is made for another device only is listed as "not run" and leaves the exit code
+        as it is.
+        """
+        named = not self.everything
+        return named or self.device in candidate.provider.devices or not self.reasons_not_run(candidate)
 
     def _resolve(self, kind: str, names: Sequence[str], problems: list[str]) -> dict[str, Candidate]:
         found = {}

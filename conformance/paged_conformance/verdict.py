@@ -36,13 +36,15 @@ class Outcome:
 class Judgement:
     """One candidate with its outcomes by test id, and reasons why it could not be run here.
 
-    `partial`: only part of the suite ran, so that nothing is green.
+    `partial`: only part of the suite ran, so that nothing is green. `expected`: false when nobody asked for it and it
+    is made for another device: that it was not run is then no failing of the run.
     """
 
     candidate: Candidate
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     partial: bool = False
+    expected: bool = True
 
     @property
     def counts(self) -> Counter[str]:

@@ -83,6 +83,7 @@ class Provider(ABC, Generic[NeedT, BackendT]):
 
     `name` is the plugin id (`attn_cpu`); `priority` decides among fitting providers when the user says `auto`;
     `capabilities` are strings, listed in the file of the kind, that engine and conformance suite alike believe.
+    `devices` are those it is made for: elsewhere nobody expects it to fit, though it may.
     """
 
     name: ClassVar[str]
@@ -92,6 +93,7 @@ class Provider(ABC, Generic[NeedT, BackendT]):
     summary: ClassVar[str]
     Settings: ClassVar[type[PluginSettings]] = PluginSettings
     capabilities: ClassVar[frozenset[str]] = frozenset()
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
 
     @abstractmethod
     def probe(self, need: NeedT) -> Fit:

@@ -7,13 +7,17 @@ import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
+from paged_core.device.presence import cuda_presence
 from paged_core.errors import ConfigError
 
 log = logging.getLogger("paged_core.engine")
 
 ReadText = Callable[[str], str]
 _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_KV_BYTES = {name: (num_bytes, 0) for name, num_bytes in _ELEMENT_BYTES.items()} | {"uint8": (1, 8), "float8_e4m3fn": (1, 0)}
+_KV_BYTES = {name: (num_bytes, 0) for name, num_bytes in _ELEMENT_BYTES.items()} | {
+    "uint8": (1, 8),
+    "float8_e4m3fn": (1, 0),
+}
 
 
 def read_text(path: str) -> str:
@@ -74,7 +78,10 @@ def choose_device(asked: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     if asked == "cuda":
-        raise ConfigError("device cuda was asked for, but torch sees no CUDA device here; use --device=cpu or auto")
+        presence = cuda_presence()
+        why = f": {'; '.join(presence.reasons)}" if presence.reasons else ""
+        cures = "; ".join((*presence.hints, "--device=cpu or auto"))
+        raise ConfigError(f"device cuda was asked for, but torch sees no CUDA device here{why}. Try: {cures}")
     return "cpu"
 
 

@@ -16,6 +16,8 @@ from paged_core.api.scheduler import Decision, Scheduler, SchedulerNeed, View
 SPOTTED_BY = {
     "sched_two_lines": "test_summary_is_one_line",
     "sched_shouting": "test_capabilities_are_a_frozen_set_of_lower_case_words",
+    "sched_nowhere": "test_devices_are_a_frozen_set_of_those_that_needs_name",
+    "sched_elsewhere": "test_devices_are_a_frozen_set_of_those_that_needs_name",
     "sched_demanding": "test_settings_have_a_default_for_everything",
     "sched_wordless": "test_settings_schema_is_json_and_describes_every_field",
     "sched_thawed": "test_settings_are_frozen_and_refuse_unknown_keys",
@@ -58,6 +60,16 @@ class TwoLines(Sound):
 class Shouting(Sound):
     name = "sched_shouting"
     capabilities = frozenset({"FCFS"})
+
+
+class Nowhere(Sound):
+    name = "sched_nowhere"
+    devices = frozenset()
+
+
+class Elsewhere(Sound):
+    name = "sched_elsewhere"
+    devices = frozenset({"cuda:0"})
 
 
 class Demanding(Sound):
@@ -164,4 +176,5 @@ class Alien(Sound):
 @hookimpl
 def paged_scheduler() -> list[Sound]:
     kinds = [Sound, TwoLines, Shouting, Demanding, Wordless, Thawed, Lenient, Raising, Boolean, Silent]
-    return [kind() for kind in [*kinds, Eager, Curt, Counting, Printing, Changeable, Alien]]
+    kinds += [Eager, Curt, Counting, Printing, Changeable, Alien, Nowhere, Elsewhere]
+    return [kind() for kind in kinds]

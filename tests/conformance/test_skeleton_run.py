@@ -99,6 +99,28 @@ def test_a_known_gap_needs_a_link(run_suite, tmp_path) -> None:
     assert "must be a reason with a link" in run.output
 
 
+def test_a_plugin_for_another_device_leaves_the_exit_code_of_a_run_of_everything(run_suite) -> None:
+    run = run_suite("-k", "test_summary", "--paged-badge=badge.json")
+    assert run.code == 0, run.output
+    (plugin,) = [plugin for plugin in run.report["plugins"] if plugin["name"] == "attn_cuda"]
+    assert plugin["verdict"] == "not run"
+    assert "attn_cuda runs on the device cuda only, not on cpu" in plugin["reasons"]
+    assert "attn_cuda is made for cuda and nobody named it" in run.output
+    assert run.report["verdict"] == "not run"
+
+
+def test_a_plugin_for_another_device_that_was_named_is_not_run(run_suite) -> None:
+    run = run_suite("-k", "test_summary", "--paged-attn=attn_cuda")
+    assert run.code == 3, run.output
+    assert run.report["verdict"] == "not run"
+    assert "nobody named it" not in run.output
+
+
+def test_a_failing_contract_counts_on_any_device(run_suite, contract_mutants) -> None:
+    run = run_suite("-k", "test_summary", f"--paged-plugin={contract_mutants}")
+    assert run.code == 1, run.output
+
+
 def test_absent_hardware_is_not_run(run_suite) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from paged_conformance import judging
 from paged_conformance.candidate import Candidate
+from paged_conformance.judging import Collected
 from paged_conformance.known_gaps import stale_gaps
 from paged_conformance.marks import layer, requires
+from paged_conformance.report import Report
 from paged_conformance.verdict import Judgement, Outcome, worst
 
 from paged_core.api import provider
@@ -42,6 +46,29 @@ def test_the_worst_verdict_counts() -> None:
     assert worst([judged("passed"), judged("skipped")]) == "not run"
     assert worst([judged("passed"), judged("known gap")]) == "conformant"
     assert worst([]) == "not run"
+
+
+def report_of(*judgements: Judgement) -> Report:
+    report = Report(SimpleNamespace(all=list), {}, Collected(frozenset(), frozenset(), frozenset(), by_id=False))
+    report._judgements = {("attn", str(index)): each for index, each in enumerate(judgements)}
+    report.complete = True
+    return report
+
+
+@pytest.mark.parametrize(
+    ("judgements", "code"),
+    [
+        ([judged("passed"), judged("passed", "skipped", reasons=["no GPU"])], 3),
+        ([judged("passed"), judged("passed", "skipped", reasons=["no GPU"], expected=False)], 0),
+        ([judged("passed"), judged("failed", reasons=["no GPU"], expected=False)], 1),
+        ([judged("passed", "skipped", reasons=["no GPU"], expected=False)], 3),
+        ([judged("passed", "skipped"), judged(reasons=["no GPU"], expected=False)], 3),
+    ],
+)
+def test_who_is_not_expected_here_counts_by_failures_only(judgements: list[Judgement], code: int) -> None:
+    report = report_of(*judgements)
+    assert report.exit_code == code
+    assert report.verdict != "conformant"
 
 
 def test_a_gap_in_a_file_that_was_not_collected_is_not_called_stale() -> None:

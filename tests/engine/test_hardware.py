@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from paged_core.device.presence import Presence
+from paged_core.engine import hardware
 from paged_core.engine.clock import RealClock, VirtualClock
-from paged_core.engine.hardware import choose_dtype, choose_threads, cpu_has_bf16
+from paged_core.engine.hardware import choose_device, choose_dtype, choose_threads, cpu_has_bf16
 from paged_core.errors import ConfigError
 
 ZEN4 = "processor : 0\nflags\t\t: fpu sse avx512f avx512_bf16 avx512_vnni\n"
@@ -84,3 +86,16 @@ def test_a_containers_share_of_the_cores_bounds_the_threads(monkeypatch, caplog,
     assert choose_threads(None, lambda path: files.get(path, "")) == threads
     assert ("of 8 cores" in caplog.text) == (threads > 0)
     assert choose_threads(5, lambda path: files.get(path, "")) == 5
+
+
+def test_a_cuda_device_that_is_not_there_is_refused_with_every_reason_and_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    missing = Presence((), None, ("there is no NVIDIA driver here", "torch is built without CUDA"), ("install both",))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "cuda_presence", lambda: missing)
+    assert choose_device("auto") == "cpu"
+    with pytest.raises(ConfigError) as caught:
+        choose_device("cuda")
+    for words in (*missing.reasons, *missing.hints, "--device=cpu or auto"):
+        assert words in str(caught.value)

@@ -90,6 +90,13 @@ def test_capabilities_are_a_frozen_set_of_lower_case_words(candidate: Candidate)
     assert not wrong, f"contract: capabilities are lower-case words, not {wrong}"
 
 
+def test_devices_are_a_frozen_set_of_those_that_needs_name(candidate: Candidate) -> None:
+    declared = candidate.provider.devices
+    assert isinstance(declared, frozenset)
+    assert declared, "contract: a plugin is made for some device"
+    assert declared <= {"cpu", "cuda"}, f"contract: devices are cpu and cuda, not {sorted(declared)}"
+
+
 def test_settings_have_a_default_for_everything(candidate: Candidate) -> None:
     try:
         candidate.provider.Settings()

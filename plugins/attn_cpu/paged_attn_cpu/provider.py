@@ -48,6 +48,7 @@ class CpuAttentionProvider(Provider[AttentionNeed, Attention]):
         {"sliding_window", "softcap", "lse", "fused_rope", "batch_invariant", "shared_prefix", "swap"}
         | {"native_calls", *ELEMENT_TYPES}
     )
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
 
     def probe(self, need: AttentionNeed) -> Fit:
         """Any CPU, any of three dtypes, head_dim 1 to 256, block size 1 to 256."""

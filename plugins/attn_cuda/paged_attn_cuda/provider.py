@@ -45,6 +45,8 @@ class CudaAttentionProvider(Provider[AttentionNeed, Attention]):
         {"sliding_window", "softcap", "lse", "fused_rope", "graphs", "fp32", "bf16", "fp16", "fp8", "swap"}
     )
 
+    devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
+
     def probe(self, need: AttentionNeed) -> Fit:
         """A GPU of compute capability 8.0 or newer, torch that sees it, and NVRTC; head_dim and block size as listed.
 
