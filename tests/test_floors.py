@@ -39,6 +39,7 @@ PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
 ATTENTION_MAY = (*PLUGIN_MAY, "paged_core.native", "paged_core.device")
 ALLOCATOR_MAY = (*PLUGIN_MAY, "paged_core.paging")
 SCHEDULER_MAY = (*PLUGIN_MAY, "paged_core.scheduling")
+SAMPLER_MAY = (*PLUGIN_MAY, "paged_core.device")
 LOADER_OR_EXECUTOR_MAY = (
     *PLUGIN_MAY,
     "paged_core.model",
@@ -122,9 +123,8 @@ def floor_violations(source: str, module: str) -> list[str]:
 
 def plugin_violations(source: str, package: str, plugin_id: str) -> list[str]:
     """What a plugin may not import: the core beyond its contract, and any other plugin."""
-    may = {"alloc": ALLOCATOR_MAY, "sched": SCHEDULER_MAY, "attn": ATTENTION_MAY}.get(
-        plugin_id.split("_")[0], PLUGIN_MAY
-    )
+    kinds = {"alloc": ALLOCATOR_MAY, "sched": SCHEDULER_MAY, "attn": ATTENTION_MAY, "sample": SAMPLER_MAY}
+    may = kinds.get(plugin_id.split("_")[0], PLUGIN_MAY)
     if plugin_id.startswith(("load_", "exec_")):
         may = LOADER_OR_EXECUTOR_MAY
     found = []
@@ -281,6 +281,8 @@ def test_descending_import_passes() -> None:
         ),
         ("attn_x", "from paged_core.native.team import Team", False),
         ("sample_x", "from paged_core.native.team import Team", True),
+        ("sample_x", "from paged_core.device.upload import uploaded", False),
+        ("sched_x", "from paged_core.device.upload import uploaded", True),
         ("load_x", "from paged_core.model import weights", False),
         ("alloc_x", "from paged_core.paging import allocator", False),
         ("sched_x", "from paged_core.paging import allocator", True),

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
@@ -78,6 +80,20 @@ class Samples:
     forced: dict[int, list[int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Draws that were begun. `finish(told)` gives their samples once the host has the content of `told`.
+
+    tokens   int64 [draws] on the logits' device, of the vocabulary even where a draw failed; what the next step may
+             compute with before the host has seen it. None: the draws are done and `finish(None)` has them
+    told     what the host has to see of the device, brought by the executor in its own time; None: nothing
+    """
+
+    tokens: Tensor | None
+    told: Tensor | None
+    finish: Callable[[NDArray[Any] | None], Samples]
+
+
 class Sampler(ABC):
     """Keeps per-row state (parameters, token counts) from `start` to `end`."""
 
@@ -102,6 +118,20 @@ class Sampler(ABC):
         `positions` are those the drawn tokens will take; output length so far = position - prompt length. A row whose
         logits hold NaN, or of which everything is masked, fails alone.
         """
+
+    def begin(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        num_candidates: NDArray[np.int32] | None = None,
+    ) -> Drawing:
+        """`sample`, for executors that do not want the host to wait for the device.
+
+        Draws are counted as by `sample`: before `end`, `start` and the next draws of their rows. The default waits.
+        """
+        samples = self.sample(logits, rows, positions, num_candidates)
+        return Drawing(None, None, lambda _: samples)
 
     @abstractmethod
     def logprobs(self, logits: Tensor, targets: NDArray[np.int32], num_logprobs: int) -> TopLogprobs:

@@ -23,3 +23,8 @@ def uploaded(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     pinned = torch.empty(array.shape, dtype=dtype, pin_memory=True)
     pinned.numpy()[...] = array
     return pinned.to(device, non_blocking=True)
+
+
+def beside(array: NDArray[Any], tensor: torch.Tensor) -> torch.Tensor:
+    """`array` on the device of `tensor`: `uploaded`, or on the host the array's own memory."""
+    return torch.from_numpy(array) if tensor.device.type == "cpu" else uploaded(array, tensor.device)

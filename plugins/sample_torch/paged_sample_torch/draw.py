@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paged_core.device.upload import beside
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
@@ -62,8 +64,30 @@ def draw(logits: Tensor, params: DrawParams) -> Tensor:
         if len(index) == num_rows:
             return draw_group(logits, params)
         if len(index):
-            rows = torch.from_numpy(index).to(logits.device)
+            rows = beside(index, logits)
             tokens[rows] = draw_group(logits[rows], params.select(index))
+    return tokens
+
+
+def draw_ahead(logits: Tensor, params: DrawParams) -> Tensor:
+    """`draw`, looking wide enough from the start that nothing has to be asked of the device.
+
+    A top-p cut may lie anywhere, so rows with one, unless a small top_k bounds it, are sorted whole.
+    """
+    num_rows, vocab = logits.shape
+    narrow = (params.top_k > 0) & (params.top_k <= NARROW)
+    whole = ~narrow & ((params.top_k > 0) | (params.top_p < 1.0))
+    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    for group in (narrow, whole, ~(narrow | whole)):
+        index = np.flatnonzero(group)
+        if not len(index):
+            continue
+        some = params.select(index)
+        width = min(int(some.top_k.max()), vocab) if group is narrow else vocab
+        if len(index) == num_rows:
+            return _draw_wide(logits, some, width)
+        rows = beside(index, logits)
+        tokens[rows] = _draw_wide(logits[rows], some, width)
     return tokens
 
 
@@ -82,10 +106,10 @@ def _draw_narrow(logits: Tensor, params: DrawParams) -> Tensor:
     return tokens
 
 
-def _draw_wide(logits: Tensor, params: DrawParams) -> Tensor:
+def _draw_wide(logits: Tensor, params: DrawParams, width: int | None = None) -> Tensor:
     scaled = _scaled(logits, params)
     weights = _weights(scaled)
-    threshold = _threshold(scaled, weights, params)
+    threshold = _threshold(scaled, weights, params, width)
     if threshold is not None:
         weights.masked_fill_(scaled < threshold, 0)
     return _pick(weights, _column(params.uniform, logits))
@@ -106,26 +130,38 @@ def _scaled(logits: Tensor, params: DrawParams) -> Tensor:
     return scaled.nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)
 
 
-def _threshold(scaled: Tensor, weights: Tensor, params: DrawParams) -> Tensor | None:
-    """What a scaled logit must reach [rows, 1]; None where no row has a filter."""
+def _threshold(scaled: Tensor, weights: Tensor, params: DrawParams, width: int | None = None) -> Tensor | None:
+    """What a scaled logit must reach [rows, 1]; None where no row has a filter.
+
+    `width`: so many of the best tokens tell every cut, but for ties with the last of them, which it then equals.
+    """
     filters = bool(((params.top_k > 0) | (params.top_p < 1.0)).any())
     if not filters and not bool((params.min_p > 0).any()):
         return None
     with np.errstate(divide="ignore"):
         threshold = _column(np.log(params.min_p), scaled)
-    return _cut(scaled, weights, threshold, params, PREFIX) if filters else threshold
+    if not filters:
+        return threshold
+    if width is not None:
+        return _cut_among(_best(scaled, width), scaled, weights, threshold, params)[0]
+    return _cut(scaled, weights, threshold, params, PREFIX)
 
 
 def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams, width: int) -> Tensor:
     """Raise `threshold` [rows, 1] to what top-k and then top-p ask for, looking at the `width` best tokens first."""
-    whole = width >= scaled.shape[1]
-    best = scaled.sort(dim=-1, descending=True).values if whole else scaled.topk(width, dim=-1).values
-    cut, found = _cut_among(best, scaled, weights, threshold, params)
-    if not whole and not bool(found.all()):
+    cut, found = _cut_among(_best(scaled, width), scaled, weights, threshold, params)
+    if width < scaled.shape[1] and not bool(found.all()):
         rows = (~found).nonzero().squeeze(1)
         some = params.select(rows.cpu().numpy())
         cut[rows] = _cut(scaled[rows], weights[rows], threshold[rows], some, width * WIDER)
     return cut
+
+
+def _best(scaled: Tensor, width: int) -> Tensor:
+    """The `width` best of each row, best first."""
+    if width >= scaled.shape[1]:
+        return scaled.sort(dim=-1, descending=True).values
+    return scaled.topk(width, dim=-1).values
 
 
 def _cut_among(
@@ -157,4 +193,4 @@ def _weights(scaled: Tensor) -> Tensor:
 
 
 def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.device).unsqueeze(1)
+    return beside(values, like).unsqueeze(1)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from paged_core.device.upload import beside
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -105,7 +107,7 @@ def apply_edits(logits: Tensor, rows: NDArray[np.int64], edits: Sequence[RowEdit
     """Edit the given rows of `logits` [draws, vocab] float32 in place, in the order of the contract."""
     for row, edit in zip(rows, edits, strict=True):
         if edit.allowed is not None:
-            allowed = torch.from_numpy(edit.allowed).to(logits.device)
+            allowed = beside(edit.allowed, logits)
             kept = logits[row, allowed]
             logits[row] = -torch.inf
             logits[row, allowed] = kept
@@ -115,7 +117,7 @@ def apply_edits(logits: Tensor, rows: NDArray[np.int64], edits: Sequence[RowEdit
         logits[where] = -torch.inf
     where = _flat(rows, [edit.bias_ids for edit in edits], logits)
     if where is not None:
-        logits[where] += torch.from_numpy(np.concatenate([edit.bias for edit in edits])).to(logits.device)
+        logits[where] += beside(np.concatenate([edit.bias for edit in edits]), logits)
     penalised = [i for i, edit in enumerate(edits) if edit.counts is not None and len(edit.counts.ids)]
     if penalised:
         _penalise(logits, rows[penalised], [edits[i] for i in penalised])
@@ -127,8 +129,8 @@ def _penalise(logits: Tensor, rows: NDArray[np.int64], edits: Sequence[RowEdits]
     assert where is not None, "every row given here has counted tokens"
     per_row = np.array([edit.penalties for edit in edits], dtype=np.float32)
     per_token = np.repeat(per_row, [len(count.ids) for count in counts], axis=0)
-    occurrences = torch.from_numpy(np.concatenate([count.counts for count in counts])).to(logits.device)
-    repetition, frequency, presence = torch.from_numpy(per_token).to(logits.device).unbind(-1)
+    occurrences = beside(np.concatenate([count.counts for count in counts]), logits)
+    repetition, frequency, presence = beside(per_token, logits).unbind(-1)
     values = logits[where]
     values = torch.where(values > 0, values / repetition, values * repetition)
     values -= frequency * occurrences
@@ -142,7 +144,7 @@ def _flat(rows: NDArray[np.int64], columns: Sequence[NDArray[np.int64]], like: T
     if not len(row_index):
         return None
     column_index = np.concatenate(columns)
-    return torch.from_numpy(row_index).to(like.device), torch.from_numpy(column_index).to(like.device)
+    return beside(row_index, like), beside(column_index, like)
 
 
 def _ids(tokens: Sequence[int], vocab_size: int) -> NDArray[np.int64]:

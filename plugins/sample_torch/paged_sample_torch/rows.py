@@ -27,7 +27,8 @@ class RowTable:
         self.started = np.zeros(max_rows, dtype=bool)
         self.greedy = np.zeros(max_rows, dtype=bool)
         self.edited = np.zeros(max_rows, dtype=bool)
-        self.plain = np.zeros(max_rows, dtype=bool)  # started, greedy, and nothing else is ever asked
+        self.bare = np.zeros(max_rows, dtype=bool)  # started, and nothing but a draw is ever asked
+        self.plain = np.zeros(max_rows, dtype=bool)  # that, and greedy
         self.prompt_len = np.zeros(max_rows, dtype=np.int64)
         self.min_tokens = np.zeros(max_rows, dtype=np.int64)
         self.num_logprobs = np.full(max_rows, NO_LOGPROBS, dtype=np.int64)
@@ -61,11 +62,12 @@ class RowTable:
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
         self.started[row] = True
-        self.plain[row] = params.greedy and row not in self.edits and self.num_logprobs[row] == NO_LOGPROBS
+        self.bare[row] = row not in self.edits and self.num_logprobs[row] == NO_LOGPROBS
+        self.plain[row] = params.greedy and self.bare[row]
 
     def end(self, row: int) -> None:
         """Forget `row`."""
-        self.started[row] = self.plain[row] = False
+        self.started[row] = self.bare[row] = self.plain[row] = False
         self.edits.pop(row, None)
         self.listed.pop(row, None)
 

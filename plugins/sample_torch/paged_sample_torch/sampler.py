@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from paged_core.api.batch import TopLogprobs
-from paged_core.api.sampler import Sampler, SamplerNeed, Samples
+from paged_core.api.sampler import Drawing, Sampler, SamplerNeed, Samples
+from paged_core.device.upload import beside
 from paged_core.errors import PluginContractError
-from paged_sample_torch.draw import draw, filtered
+from paged_sample_torch.draw import draw, draw_ahead, filtered
 from paged_sample_torch.edits import apply_edits
 from paged_sample_torch.logprobs import best_tokens, listed_logprobs, row_of, top_logprobs
 from paged_sample_torch.processors import RowProcessors
@@ -28,9 +29,9 @@ NOTHING_LEFT = (
     "no token can be sampled: every one is masked (by the model, a grammar or logits processor, allowed_token_ids, "
     "bad_words, min_tokens)"
 )
-CHUNK_ELEMENTS = {"cpu": 1 << 20, "other": 1 << 26}
+CHUNK_ELEMENTS = {"cpu": 1 << 20, "other": 1 << 24}
 """Logits worked on at a time off the greedy path: what stays in cache on a CPU (8 ms against 115 ms for 128 x 49152
-in one piece on two cores), what bounds temporary memory elsewhere."""
+in one piece on two cores), what bounds temporary memory elsewhere, to about 1 GiB."""
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class _Step:
 
     def logits_of(self, draws: NDArray[np.int64]) -> Tensor:
         """Their logits as the model gave them."""
-        return self.logits[torch.from_numpy(draws).to(self.logits.device)]
+        return self.logits[beside(draws, self.logits)]
 
 
 class TorchSampler(Sampler):
@@ -117,12 +118,34 @@ class TorchSampler(Sampler):
         return step.result
 
     @torch.no_grad()
+    def begin(
+        self,
+        logits: Tensor,
+        rows: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        num_candidates: NDArray[np.int32] | None = None,
+    ) -> Drawing:
+        """Without waiting where rows need but a draw; penalties, reports and processors need the tokens now."""
+        asks_more = num_candidates is not None and num_candidates.any()
+        if asks_more or self._processors.active[rows].any() or not self._table.bare[rows].all():
+            samples = self.sample(logits, rows, positions, num_candidates)
+            return Drawing(None, None, lambda _: samples)
+        peaks, tokens = logits.max(dim=-1)
+        random = np.flatnonzero(~self._table.greedy[rows])
+        for first in range(0, len(random), self._chunk_rows):
+            some = random[first : first + self._chunk_rows]
+            where = beside(some, logits)
+            params = self._table.draw_params(rows[some], positions[some])
+            tokens[where] = draw_ahead(logits[where].float(), params)
+        return Drawing(tokens, torch.stack((tokens.double(), peaks.double())), _told)
+
+    @torch.no_grad()
     def logprobs(self, logits: Tensor, targets: NDArray[np.int32], num_logprobs: int) -> TopLogprobs:
         """Log-probabilities of `targets` [rows] under `logits` [rows, vocab], with the best `num_logprobs`.
 
         Rows with NaN report MIN_LOGPROB throughout.
         """
-        wanted = torch.from_numpy(targets.astype(np.int64)).to(logits.device)
+        wanted = beside(targets.astype(np.int64), logits)
         starts = range(0, max(1, len(targets)), self._chunk_rows)
         slices = [slice(start, start + self._chunk_rows) for start in starts]
         parts = [top_logprobs(logits[part], wanted[part], num_logprobs, normalise=self._normalise) for part in slices]
@@ -162,7 +185,7 @@ class TorchSampler(Sampler):
 
     def _sample_chunk(self, step: _Step, draws: NDArray[np.int64]) -> None:
         """Processors, edits, draw and reports of some draws that need any of it."""
-        where = torch.from_numpy(draws).to(step.logits.device)
+        where = beside(draws, step.logits)
         work = step.logits[where].float()
         self._process(step, work, draws)
         self._edit(step, work, draws)
@@ -196,7 +219,7 @@ class TorchSampler(Sampler):
         if len(random) == len(rows):
             return draw(work, self._table.draw_params(rows, positions)), peak
         if len(random):
-            where = torch.from_numpy(random).to(work.device)
+            where = beside(random, work)
             tokens[where] = draw(work[where], self._table.draw_params(rows[random], positions[random]))
         return tokens, peak
 
@@ -235,11 +258,11 @@ class TorchSampler(Sampler):
         self, work: Tensor, local: NDArray[np.int64], rows: NDArray[np.int32], positions: NDArray[np.int32]
     ) -> Tensor:
         """What the draws `local` of edited logits were chosen from: [local, vocab]. Greedy rows have no filters."""
-        seen = work[torch.from_numpy(local).to(work.device)]
+        seen = work[beside(local, work)]
         random = np.flatnonzero(~self._table.greedy[rows[local]])
         if len(random):
             params = self._table.draw_params(rows[local[random]], positions[local[random]])
-            where = torch.from_numpy(random).to(work.device)
+            where = beside(random, work)
             seen[where] = filtered(seen[where], params)
         return seen
 
@@ -248,12 +271,12 @@ class TorchSampler(Sampler):
         table, groups = self._table, dict[tuple[int, tuple[int, ...]], list[int]]()
         for k, row in enumerate(step.rows[draws].tolist()):
             groups.setdefault((int(table.num_logprobs[row]), table.listed.get(row, ())), []).append(k)
-        targets = step.tokens[torch.from_numpy(draws).to(step.tokens.device)]
+        targets = step.tokens[beside(draws, step.tokens)]
         for (count, listed), members in groups.items():
-            where = torch.tensor(members, device=seen.device)
+            where = beside(np.array(members), seen)
             part, chosen = seen[where], targets[where]
             if listed:
-                ids = torch.tensor(listed, device=seen.device).expand(len(members), -1)
+                ids = beside(np.array(listed), seen).expand(len(members), -1)
                 found = listed_logprobs(part, chosen, ids, normalise=self._normalise)
             else:
                 found = top_logprobs(part, chosen, count, normalise=self._normalise)
@@ -279,6 +302,17 @@ def argmax(logits: Tensor) -> Tensor:
     return torch.from_numpy(logits.float().numpy().argmax(axis=-1))
 
 
+def _told(told: NDArray[Any] | None) -> Samples:
+    """The samples of draws that were begun, by what the host was told of them: token and best logit."""
+    assert told is not None
+    tokens, peaks = told
+    samples = Samples(tokens.astype(np.int32))
+    for i in np.flatnonzero(~(peaks > -np.inf)).tolist():
+        samples.failed[i] = NOT_A_NUMBER if np.isnan(peaks[i]) else NOTHING_LEFT
+        samples.tokens[i] = 0
+    return samples
+
+
 def _best_of_sound(logits: Tensor) -> NDArray[np.int32] | None:
     """`argmax` on the host, or None if any row has no best token (NaN, or everything masked)."""
     if logits.device.type != "cpu":
@@ -295,7 +329,7 @@ def _candidates(work: Tensor, index: NDArray[np.int64], wanted: NDArray[np.int64
     result: dict[int, TopLogprobs] = {}
     for count in sorted(set(wanted[wanted > 0].tolist())):
         local = np.flatnonzero(wanted == count)
-        part = work[torch.from_numpy(local).to(work.device)]
+        part = work[beside(local, work)]
         found = top_logprobs(part, best_tokens(part, 1).squeeze(1), count)
         masked = part.isneginf().sum(dim=-1).cpu().numpy()
         for k, i in enumerate(local.tolist()):
