@@ -10,19 +10,19 @@ struct alignas(16) vec16 {
     std::uint32_t word[4];
 };
 
-inline vec16 load16(const void* address, Place place = PAGED_HOST_HERE) {
+inline vec16 load16(const void* address, Place place = Place::here()) {
     paged_host::require_aligned(address, 16, place);
     return *static_cast<const vec16*>(address);
 }
 
-inline vec16 load16_streaming(const void* address, Place place = PAGED_HOST_HERE) { return load16(address, place); }
+inline vec16 load16_streaming(const void* address, Place place = Place::here()) { return load16(address, place); }
 
-inline void store16(void* address, const vec16& value, Place place = PAGED_HOST_HERE) {
+inline void store16(void* address, const vec16& value, Place place = Place::here()) {
     paged_host::require_aligned(address, 16, place);
     *static_cast<vec16*>(address) = value;
 }
 
-inline void cp_async_16(void* shared, const void* global, bool valid, Place place = PAGED_HOST_HERE) {
+inline void cp_async_16(void* shared, const void* global, bool valid, Place place = Place::here()) {
     paged_host::begin_copy(shared, global, valid, place);
 }
 
@@ -35,24 +35,24 @@ inline void cp_async_wait() {
 
 constexpr unsigned all_lanes = 0xffffffffu;
 
-inline void ldmatrix_x4(std::uint32_t (&r)[4], const void* shared_row, Place place = PAGED_HOST_HERE) {
+inline void ldmatrix_x4(std::uint32_t (&r)[4], const void* shared_row, Place place = Place::here()) {
     paged_host::LoadMatrix operands{shared_row, r};
     paged_host::collective(paged_host::Collective::ldmatrix, all_lanes, &operands, place);
 }
 
-inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* shared_row, Place place = PAGED_HOST_HERE) {
+inline void ldmatrix_x4_trans(std::uint32_t (&r)[4], const void* shared_row, Place place = Place::here()) {
     paged_host::LoadMatrix operands{shared_row, r};
     paged_host::collective(paged_host::Collective::ldmatrix_trans, all_lanes, &operands, place);
 }
 
 inline void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
-                     Place place = PAGED_HOST_HERE) {
+                     Place place = Place::here()) {
     paged_host::Mma operands{d, a, b};
     paged_host::collective(paged_host::Collective::mma_bf16, all_lanes, &operands, place);
 }
 
 inline void mma_f16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
-                    Place place = PAGED_HOST_HERE) {
+                    Place place = Place::here()) {
     paged_host::Mma operands{d, a, b};
     paged_host::collective(paged_host::Collective::mma_f16, all_lanes, &operands, place);
 }

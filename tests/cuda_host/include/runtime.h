@@ -23,9 +23,12 @@ namespace paged_host {
 struct Place {
     const char* file;
     int line;
-};
 
-#define PAGED_HOST_HERE ::paged_host::Place{__builtin_FILE(), __builtin_LINE()}
+    // As a default argument: the place of the call that leaves it out.
+    static constexpr Place here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
+};
 
 // What all lanes of a mask do together; `Operands` of a lane lie on its own stack.
 enum class Collective : std::uint32_t { syncwarp, shuffle, ballot, ldmatrix, ldmatrix_trans, mma_bf16, mma_f16 };

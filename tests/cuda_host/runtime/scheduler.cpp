@@ -301,11 +301,10 @@ void run_block() {
         fiber.first_copy = fiber.committed = 0;
         start_context(fiber.context, stack, bytes, fiber_main);
     }
-    state.current = &state.fibers[state.schedule == Schedule::forward ? threads - 1 : 0];
-    Fiber* first = next_ready();
-    state.current = first;
-    threadIdx.x = first->thread;
-    switch_context(state.main, first->context);
+    unsigned first = state.schedule == Schedule::forward ? 0 : threads - 1;
+    state.current = state.schedule == Schedule::random ? next_at_random() : &state.fibers[first];
+    threadIdx.x = state.current->thread;
+    switch_context(state.main, state.current->context);
 }
 
 }  // namespace paged_host
