@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLUGIN_FOLDERS = sorted(path.parent for path in (ROOT / "plugins").glob("*/pyproject.toml"))
 PLUGIN_IDS = [folder.name for folder in PLUGIN_FOLDERS]
 CONFORMANCE = ROOT / "conformance"
+CUDA_SOURCES = {path.name for path in (ROOT / "plugins/attn_cuda/paged_attn_cuda/csrc").glob("*.cu*")}
 
 
 def project(folder: Path) -> dict[str, Any]:
@@ -82,6 +83,24 @@ def test_conformance_in_the_bundle_is_the_one_that_stands_alone() -> None:
         assert set(needs) <= set(extras["dev"]), f"dev lacks what the extra {name} needs: its tests would not run"
     assert (CONFORMANCE / "paged_conformance/py.typed").is_file()
     assert len((CONFORMANCE / "README.md").read_text().split()) >= 40
+
+
+def test_cuda_is_pinned_to_what_torchs_cuda_build_asks_for() -> None:
+    """Both must install together: torch 2.13.0 asks for cuda-toolkit 13.0.3, whose NVRTC this is."""
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line[0] != "#" and "==" in line
+    )
+    assert (pins["torch"], pins["nvidia-cuda-nvrtc"]) == ("2.13.0", "13.0.88")
+    assert {name_only(text) for text in project(ROOT)["project"]["optional-dependencies"]["cuda"]} <= set(pins)
+
+
+def test_kernels_in_cuda_lie_beside_the_code_that_compiles_them() -> None:
+    from paged_attn_cuda.compile import SOURCES
+
+    assert SOURCES.is_relative_to(ROOT / "plugins/attn_cuda")
+    assert len(CUDA_SOURCES) > 0
 
 
 def test_developers_get_what_users_may_add() -> None:
@@ -151,16 +170,19 @@ def test_wheel_of_the_root_carries_core_and_plugins_but_no_tests(tmp_path: Path)
     assert "paged_conformance = paged_conformance.plugin" in entries
     assert not [name for name in names if "/tests/" in name or name.startswith("tests/") or name.endswith(".pyc")]
     assert all(f"{top}/py.typed" in names for top in tops)
+    assert {name for name in CUDA_SOURCES if f"paged_attn_cuda/csrc/{name}" not in names} == set()
     assert "paged-core = paged_core.cli:main" in entries
     assert all(f"{name} = paged_{name}" in entries for name in PLUGIN_IDS)
 
 
 @pytest.mark.slow
-def test_wheel_of_a_plugin_stands_alone(tmp_path: Path) -> None:
-    names, entries = contents(build_wheel(ROOT / "plugins/sched_fcfs", tmp_path))
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"paged_sched_fcfs"}
-    assert "paged_sched_fcfs/py.typed" in names
-    assert "sched_fcfs = paged_sched_fcfs" in entries
+@pytest.mark.parametrize(("plugin", "data"), [("sched_fcfs", set()), ("attn_cuda", CUDA_SOURCES)])
+def test_wheel_of_a_plugin_stands_alone(plugin: str, data: set[str], tmp_path: Path) -> None:
+    names, entries = contents(build_wheel(ROOT / "plugins" / plugin, tmp_path))
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {f"paged_{plugin}"}
+    assert f"paged_{plugin}/py.typed" in names
+    assert {name for name in data if f"paged_{plugin}/csrc/{name}" not in names} == set()
+    assert f"{plugin} = paged_{plugin}" in entries
 
 
 @pytest.mark.slow
