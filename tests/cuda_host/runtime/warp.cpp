@@ -62,34 +62,40 @@ void load_matrices(Fiber* lanes, bool transposed, Place place) {
 // m16n8k16 (PTX manual, "Matrix Fragments for mma.m16n8k16"): with group = lane / 4 and pair = 2 * (lane % 4), a lane
 // holds of a: rows group and group + 8, columns pair, pair + 1, and those + 8; of b: these as rows of column group;
 // of d: rows group and group + 8, columns pair and pair + 1. Sums run over k upwards, each rounded to float.
+// A register holds two columns of a, or two rows of b: one word of a matrix that is laid out along k.
 template <typename Convert>
 void multiply(Fiber* lanes, Convert convert) {
-    float a[16][16], b[16][8], d[16][8];
+    std::uint32_t a_words[16][8], b_words[8][8];
+    float d[16][8];
     for (int lane = 0; lane < 32; ++lane) {
         const Mma& own = operands_of<Mma>(lanes[lane]);
-        int group = lane / 4, pair = lane % 4 * 2;
-        for (int i = 0; i < 4; ++i) {
-            int row = group + i % 2 * 8, column = pair + i / 2 * 8;
-            a[row][column] = convert(static_cast<std::uint16_t>(own.a[i]));
-            a[row][column + 1] = convert(static_cast<std::uint16_t>(own.a[i] >> 16));
-            d[row][pair + i / 2] = own.d[i % 2 * 2 + i / 2];
-        }
-        for (int i = 0; i < 2; ++i) {
-            b[pair + i * 8][group] = convert(static_cast<std::uint16_t>(own.b[i]));
-            b[pair + i * 8 + 1][group] = convert(static_cast<std::uint16_t>(own.b[i] >> 16));
-        }
+        int group = lane / 4, word = lane % 4;
+        for (int i = 0; i < 4; ++i) a_words[group + i % 2 * 8][word + i / 2 * 4] = own.a[i];
+        for (int i = 0; i < 2; ++i) b_words[group][word + i * 4] = own.b[i];
+        for (int i = 0; i < 4; ++i) d[group + i / 2 * 8][word * 2 + i % 2] = own.d[i];
     }
-    for (int row = 0; row < 16; ++row) {
-        float sums[8];
-        for (int column = 0; column < 8; ++column) sums[column] = d[row][column];
-        for (int k = 0; k < 16; ++k)
-            for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
-        for (int column = 0; column < 8; ++column) d[row][column] = sums[column];
+    std::uint16_t a_numbers[16][16], b_numbers[8][16];
+    std::memcpy(a_numbers, a_words, sizeof a_numbers);
+    std::memcpy(b_numbers, b_words, sizeof b_numbers);
+    float a[16][16], b[16][8];
+    for (int row = 0; row < 16; ++row)
+        for (int k = 0; k < 16; ++k) a[row][k] = convert(a_numbers[row][k]);
+    for (int k = 0; k < 16; ++k)
+        for (int column = 0; column < 8; ++column) b[k][column] = convert(b_numbers[column][k]);
+    typedef float Row __attribute__((vector_size(32)));
+    for (int row = 0; row < 16; row += 4) {  // four at a time: a sum waits for the one before it
+        Row sums[4];
+        std::memcpy(sums, d[row], sizeof sums);
+        for (int k = 0; k < 16; ++k) {
+            Row numbers;
+            std::memcpy(&numbers, b[k], sizeof numbers);
+            for (int i = 0; i < 4; ++i) sums[i] += a[row + i][k] * numbers;
+        }
+        std::memcpy(d[row], sums, sizeof sums);
     }
     for (int lane = 0; lane < 32; ++lane) {
         float* own = operands_of<Mma>(lanes[lane]).d;
-        int group = lane / 4, pair = lane % 4 * 2;
-        for (int i = 0; i < 4; ++i) own[i] = d[group + i / 2 * 8][pair + i % 2];
+        for (int i = 0; i < 4; ++i) own[i] = d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     }
 }
 
@@ -101,8 +107,8 @@ void perform(Collective kind, std::uint32_t mask, Fiber* lanes, Place place) {
         case Collective::ballot: return ballot(mask, lanes);
         case Collective::ldmatrix: return load_matrices(lanes, false, place);
         case Collective::ldmatrix_trans: return load_matrices(lanes, true, place);
-        case Collective::mma_bf16: return multiply(lanes, bf16_to_float);
-        case Collective::mma_f16: return multiply(lanes, f16_to_float);
+        case Collective::mma_bf16: return multiply(lanes, [](std::uint16_t bits) { return bf16_to_float(bits); });
+        case Collective::mma_f16: return multiply(lanes, [](std::uint16_t bits) { return f16_to_float(bits); });
         case Collective::syncwarp: return;
     }
 }
