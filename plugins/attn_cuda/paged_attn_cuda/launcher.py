@@ -19,7 +19,7 @@ class Kernel(Protocol):
         shared_bytes: int,
         arguments: Sequence[ctypes._SimpleCData[Any]],
     ) -> None:
-        """Queue it on torch's current stream (the emulation: run it): `threads` a block, `shared_bytes` of dynamic memory.
+        """Queue it on torch's current stream (the emulation: run it): `threads` a block, `shared_bytes` dynamic memory.
 
         `arguments` are one ctypes scalar a parameter (c_void_p for a pointer, c_int32, c_int64, c_float). Their values
         are read before this returns: the caller fills them anew for its next launch.

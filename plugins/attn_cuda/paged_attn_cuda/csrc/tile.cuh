@@ -44,11 +44,11 @@ __device__ __forceinline__ Context<C> context_of(
 template <class C, int DIM, int KEYS, int THREADS>
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Context<C>& context, int first, int thread) {
     constexpr int CHUNKS = Row<C, DIM>::CHUNKS, BYTES = Row<C, DIM>::BYTES;
-    static_assert(KEYS * CHUNKS % THREADS == 0, "every thread has as many chunks");
     const int mask = (1 << context.block_shift) - 1;
 #pragma unroll
-    for (int i = 0; i < KEYS * CHUNKS / THREADS; ++i) {
+    for (int i = 0; i < (KEYS * CHUNKS + THREADS - 1) / THREADS; ++i) {
         const int index = i * THREADS + thread, key = index / CHUNKS, chunk = index % CHUNKS;
+        if (KEYS * CHUNKS % THREADS != 0 && index >= KEYS * CHUNKS) break;
         const int position = first + key, dim = chunk * (16 / static_cast<int>(sizeof(C)));
         const bool valid = position < context.end && dim < context.head_dim;
         const int64_t block = valid ? __ldg(context.table + (position >> context.block_shift)) : 0;

@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(WRITE_THREADS) write(
     const T* q, const T* k, const T* v, int64_t stride_q, int64_t stride_k, int64_t stride_v, T* rotated,
     // cache, slots [tokens]; scales [2, kv_heads]: of keys, then of values
     C* cache, const int64_t* slots, const float* scales,
-    // rope: cos and sin [tokens, half], rows `stride_rope` apart; half 0: none
-    const float* cos, const float* sin, int64_t stride_rope, int half,
+    // rope: cos and sin [tokens, half], strided over tokens; half 0: none
+    const float* cos, const float* sin, int64_t stride_cos, int64_t stride_sin, int half,
     int num_heads, int num_kv_heads, int head_dim, int block_shift) {
     const int token = blockIdx.x;
     int unit = blockIdx.y * WRITE_THREADS + threadIdx.x;
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(WRITE_THREADS) write(
     load_vector<T, N>(from, x);
     if (is_pair) {
         load_vector<T, N>(from + half, partner);
-        rotate<T, N>(x, partner, cos + token * stride_rope + dim, sin + token * stride_rope + dim);
+        rotate<T, N>(x, partner, cos + token * stride_cos + dim, sin + token * stride_sin + dim);
     }
 
     // Write.

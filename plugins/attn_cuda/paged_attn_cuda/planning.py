@@ -1,0 +1,74 @@
+"""What a step of decodes is cut into, and what of a batch stays the same for all layers.
+
+SplitRule: into how many ranges the keys of a decode are cut. A program of decode keeps enough loads under way for its
+own multiprocessor's share of the memory's bandwidth, so a step with PROGRAMS programs a multiprocessor has several
+times what it needs, and lengths that differ even out. With fewer, contexts are cut until there are that many; never
+beyond, since each range writes a partial result that `merge` reads. The rule asks for nothing that changes while a
+graph of a step is valid: not for lengths. On the device a sequence takes no more ranges than it has SPLIT_TOKENS
+tokens, and one that takes a single range writes to `out` at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from paged_core.api.batch import Batch, DeviceBatch
+
+SPLIT_TOKENS = 128  # SPLIT_UNIT of csrc/elements.cuh
+PROGRAMS = 4  # a multiprocessor
+MAX_SPLITS = 128
+INVARIANT_SPLITS = 8  # where a sequence's neighbours may not matter: whatever their number
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """The rule of one need on one device; `programs_per_sequence`: of decode, without splits."""
+
+    programs_per_sequence: int
+    num_processors: int
+    max_len: int  # 0: not known
+    batch_invariant: bool
+
+    def num_splits(self, num_seqs: int) -> int:
+        """Into how many ranges, at most, a decode of so many sequences cuts each one's keys."""
+        most = min(MAX_SPLITS, -(-self.max_len // SPLIT_TOKENS)) if self.max_len else MAX_SPLITS
+        if self.batch_invariant:
+            return min(INVARIANT_SPLITS, most)
+        wanted = self.num_processors * PROGRAMS // max(1, num_seqs * self.programs_per_sequence)
+        return max(1, min(wanted, most))
+
+    def most_parts(self, max_rows: int) -> int:
+        """The largest number of (sequence, range) pairs with a partial result, for up to `max_rows` sequences."""
+        counts = ((n, self.num_splits(n)) for n in range(1, max_rows + 1))
+        return max((n * splits for n, splits in counts if splits > 1), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPlan:
+    """One step. `num_splits` 0: no sequence computes a single token; `num_tiles` 0: none computes more."""
+
+    arrays: DeviceBatch
+    rope: list[tuple[Tensor, Tensor]]
+    num_tokens: int
+    num_seqs: int
+    num_splits: int
+    num_tiles: int
+
+
+def plan_of(batch: Batch, arrays: DeviceBatch, rule: SplitRule, tile_queries: int) -> CudaPlan:
+    """Grids of a step; a tile of prefill holds `tile_queries` tokens of one sequence."""
+    counts = np.diff(batch.query_start[: batch.num_seqs + 1])
+    return CudaPlan(
+        arrays,
+        batch.rope,
+        batch.num_tokens,
+        batch.num_seqs,
+        rule.num_splits(batch.num_seqs) if (counts == 1).any() else 0,
+        batch.num_tokens // tile_queries + batch.num_seqs if (counts > 1).any() else 0,
+    )
