@@ -49,12 +49,12 @@ class Emitter:
             valid &= ~self._ledger.beams.drew(plan.sample_rows)
             outputs += self._beams(now)
         news: dict[str, Answer] = {}
-        self._note_first_tokens(plan.sample_rows[valid], now)
-        self._enter(plan.sample_rows, result, np.nonzero(valid)[0], 0, news)
+        self._note_first_tokens(plan, valid, now)
+        self._enter(plan, result, np.nonzero(valid)[0], 0, news)
         for column in range(1, result.tokens.shape[1]):  # what was forced after a draw, until something ends it
             draws = self._going_on(plan.sample_rows, np.nonzero(valid & (result.num_tokens > column))[0])
             self._ledger.append(plan.sample_rows[draws], result.tokens[draws, column])
-            self._enter(plan.sample_rows, result, draws, column, news)
+            self._enter(plan, result, draws, column, news)
             self._ledger.settle(plan.sample_rows[self._going_on(plan.sample_rows, draws)])
         return outputs + [self._output(answer, now) for answer in news.values()]
 
@@ -70,7 +70,7 @@ class Emitter:
         for seq in group.live if search is None else ():
             if seq.row >= 0:
                 branch = answer.branches[seq.index]
-                branch.push([int(token) for token in self._output_ids(seq.row)[branch.num_pushed :]])
+                branch.push(self._ledger.output_ids(seq.row)[branch.num_pushed :].tolist())
                 self._endings.end(seq.row)
         for branch in answer.branches:
             if branch.finish_reason is None:
@@ -87,15 +87,15 @@ class Emitter:
 
     def _start_rows(self, plan: StepPlan) -> None:
         for start in plan.started:
+            if (answer := self._answer(start.row)) is None:
+                continue  # it ended while its first step was in flight
             self._endings.start(start.row, start.params)
-            answer = self._answer(start.row)
-            assert answer is not None
             self._watched[start.row] = answer.watched
             answer.metrics.num_cached_tokens = self._ledger.num_cached[answer.group.id]
 
-    def _note_first_tokens(self, drawn: NDArray[np.int32], now: float) -> None:
-        rows = self._ledger.rows
-        for row in drawn[rows.num_tokens[drawn] - rows.num_prompt[drawn] == 1]:
+    def _note_first_tokens(self, plan: StepPlan, valid: NDArray[np.bool_], now: float) -> None:
+        drawn = plan.sample_rows[valid]
+        for row in drawn[plan.sample_positions[valid] == self._ledger.rows.num_prompt[drawn]]:
             answer = self._answer(int(row))
             assert answer is not None
             if answer.metrics.first_token_time is None:
@@ -115,12 +115,13 @@ class Emitter:
         return outputs
 
     def _enter(
-        self, rows: NDArray[np.int32], result: StepResult, draws: NDArray[np.intp], column: int, news: dict[str, Answer]
+        self, plan: StepPlan, result: StepResult, draws: NDArray[np.intp], column: int, news: dict[str, Answer]
     ) -> None:
         """The ledger has token `column` of `draws`: text, endings; answers that have something to say join `news`."""
-        drawn, tokens = rows[draws], result.tokens[draws, column]
+        drawn, tokens = plan.sample_rows[draws], result.tokens[draws, column]
+        num_tokens = plan.sample_positions[draws] + (1 + column)
         self.num_generated += len(drawn)
-        endings = {ending.row: ending for ending in self._endings.check(drawn, tokens)}
+        endings = {ending.row: ending for ending in self._endings.check(drawn, tokens, num_tokens)}
         for i in np.nonzero(self._watched[drawn])[0]:
             answer = self._watch(int(drawn[i]), int(tokens[i]), result.logprobs.get(int(draws[i])), endings)
             if answer.stream:
@@ -154,7 +155,7 @@ class Emitter:
         assert answer is not None
         assert seq is not None
         branch = answer.branches[seq.index]
-        late = [int(token) for token in self._output_ids(row)[branch.num_pushed :]]
+        late = self._ledger.output_ids(row)[branch.num_pushed :].tolist()
         hide = ending.finish_reason == "stop" and not seq.request.params.include_stop_str_in_output
         branch.push(late, hide_last=hide)
         branch.finish(ending.finish_reason, ending.stop_reason)
@@ -184,7 +185,3 @@ class Emitter:
     def _answer(self, row: int) -> Answer | None:
         group = self._group(row)
         return None if group is None else self._answers.get(group.id)
-
-    def _output_ids(self, row: int) -> NDArray[np.int32]:
-        rows = self._ledger.rows
-        return rows.tokens[row, rows.num_prompt[row] : rows.num_tokens[row]]

@@ -58,10 +58,9 @@ class Endings:
         self._long.pop(row, None)
         self._repetition.pop(row, None)
 
-    def check(self, drawn: NDArray[np.int32], tokens: NDArray[np.int32]) -> list[Ending]:
-        """Rows of `drawn` that end; `tokens` int32 [len(drawn)] were just appended to them."""
+    def check(self, drawn: NDArray[np.int32], tokens: NDArray[np.int32], num_tokens: NDArray[np.int32]) -> list[Ending]:
+        """Rows of `drawn` that end; `tokens` int32 [len(drawn)] were just entered as the last of `num_tokens`."""
         columns = self._rows
-        num_tokens = columns.num_tokens[drawn]
         stopped = (self._ids[drawn] == tokens[:, None]).any(axis=1)
         if self._long:
             stopped |= np.fromiter(
@@ -71,7 +70,7 @@ class Endings:
             )
         late = num_tokens - columns.num_prompt[drawn] > self._min_tokens[drawn]
         stopped &= late
-        repeating = self._repeating(drawn, late) if self._repetition else stopped
+        repeating = self._repeating(drawn, num_tokens, late) if self._repetition else stopped
         full = num_tokens >= columns.max_tokens[drawn]
         endings = []
         for i in np.nonzero(stopped | repeating | full)[0]:
@@ -84,12 +83,14 @@ class Endings:
                 endings.append(Ending(row, "repetition", "repetition_detected"))
         return endings
 
-    def _repeating(self, drawn: NDArray[np.int32], late: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _repeating(
+        self, drawn: NDArray[np.int32], num_tokens: NDArray[np.int32], late: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
         """Which rows that ask for it are in a loop, past their min_tokens."""
         columns, found = self._rows, np.zeros(len(drawn), dtype=bool)
         for i in np.nonzero(late)[0]:
             row = int(drawn[i])
             wanted = self._repetition.get(row)
             if wanted is not None:
-                found[i] = wanted.found_in(columns.tokens[row, columns.num_prompt[row] : columns.num_tokens[row]])
+                found[i] = wanted.found_in(columns.tokens[row, columns.num_prompt[row] : num_tokens[i]])
         return found

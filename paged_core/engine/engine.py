@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.params import SamplingParams
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from paged_core.api.clock import Clock
-    from paged_core.api.executor import Executor
+    from paged_core.api.executor import Executor, Ticket
     from paged_core.api.loader import Tokenizer
     from paged_core.api.output import RequestOutput
     from paged_core.api.scheduler import Scheduler
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paged_core.engine")
 
+_MOST_IN_FLIGHT = 2  # a plan names draws of the step before it, of none earlier
 _IDLE_PAUSE_S = 0.001
 _IDLE_LIMIT_S = 60.0
 
@@ -47,6 +49,7 @@ class Engine:
         self.tokenizer = tokenizer
         self._ledger, self._scheduler = policy
         self._executor = executor
+        self._tickets: deque[Ticket] = deque()  # steps in flight, oldest first
         self._clock = clock
         self._intake = Intake(tokenizer, facts)
         self._compiling = Compiling(tokenizer, facts)
@@ -89,8 +92,9 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether any request still waits (for its turn or its grammar), runs or is preempted."""
-        return bool(self._ledger.queues.by_id) or len(self._compiling) > 0
+        """Whether any request still waits (for its turn or its grammar), runs or is preempted, or any step is in
+        flight: blocks of requests that have ended may wait for its end."""
+        return bool(self._ledger.queues.by_id) or len(self._compiling) > 0 or bool(self._tickets)
 
     @property
     def unfinished_ids(self) -> list[str]:
@@ -105,7 +109,10 @@ class Engine:
     # -- the step -------------------------------------------------------------------------------------------------
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns outputs that are new. Does nothing when no request is unfinished."""
+        """Run one step; returns outputs that are new. Does nothing when no request is unfinished.
+
+        With an executor that takes two steps at a time, this begins a step and collects the one before.
+        """
         self._check_alive()
         try:
             return self._step()
@@ -118,21 +125,39 @@ class Engine:
 
     def _step(self) -> list[RequestOutput]:
         outputs = self._expire() + self._compiled()
+        if not self._ledger.may_lead:
+            outputs += self._collect()
         if not self._ledger.queues.by_id:
-            if not outputs:
-                self._compiling.wait()
-            return outputs
+            return self._drained(outputs)
         view = self._ledger.view(self._clock.now())
         decision = self._scheduler.decide(view)
-        if decision.empty:
-            return outputs + self._stalled(view)
+        if decision.empty or not self._ledger.flight.may_follow(decision):
+            return outputs + (self._collect() if self._tickets else self._stalled(view))
         plan = self._ledger.apply(decision, view)
-        result = self._executor.collect(self._executor.submit(plan))
+        self._tickets.append(self._executor.submit(plan))
+        self._ledger.advance(plan)
+        self._accounts.busy_s += self._clock.now() - view.now
+        if len(self._tickets) < min(self._executor.max_in_flight, _MOST_IN_FLIGHT):
+            return outputs
+        return outputs + self._collect()
+
+    def _collect(self) -> list[RequestOutput]:
+        """Collect, commit and emit the oldest step in flight."""
+        begin = self._clock.now()
+        plan, result = self._ledger.flight.plans[0], self._executor.collect(self._tickets.popleft())
         self._clock.advance(result.elapsed_s)
         self._ledger.commit(plan, result)
         self._account(plan.num_tokens)
-        outputs += self._done(self._emitter.emit(plan, result, self._clock.now()))
-        self._accounts.busy_s += self._clock.now() - view.now
+        outputs = self._done(self._emitter.emit(plan, result, self._clock.now()))
+        self._accounts.busy_s += self._clock.now() - begin
+        return outputs
+
+    def _drained(self, outputs: list[RequestOutput]) -> list[RequestOutput]:
+        """Nobody is there: end what is in flight, or wait for a grammar."""
+        if self._tickets:
+            return outputs + self._collect()
+        if not outputs:
+            self._compiling.wait()
         return outputs
 
     def _expire(self) -> list[RequestOutput]:
@@ -205,7 +230,7 @@ class Engine:
         queues, accounts = self._ledger.queues, self._accounts
         pool = accounts.pool(self.facts.block_size)
         return EngineStats(
-            num_running=len(queues.running),
+            num_running=len(queues.running) + len(queues.leaving),
             num_waiting=len(queues.waiting) + len(self._compiling),
             num_preempted=len(queues.preempted),
             num_steps=self._ledger.step,

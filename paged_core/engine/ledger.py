@@ -1,8 +1,12 @@
 """The ledger: policy proposes, the ledger disposes.
 
 It is the only owner of group states and the only caller of allocator and preemption. `apply` turns an audited decision
-into a StepPlan, `commit` enters a step's result. Order inside `apply`, on which `Scratch` relies: victims leave, all
-newcomers and returners are opened (prefix hits taken), swapped groups return, then tables grow.
+into a StepPlan. `advance` enters what is certain of a step as soon as it was submitted: lengths, forks, and one token
+still to be known for every draw, so that the next step can be planned. `commit` enters the tokens once it was
+collected. Order inside `apply`, on which `Scratch` relies: victims leave, all newcomers and returners are opened
+(prefix hits taken), swapped groups return, then tables grow.
+
+A block freed while a step is in flight is not reused before it ends: see `flight`.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from paged_core.api.request import Group, GroupState, Request, Residency, Rows, 
 from paged_core.engine.audit import audit
 from paged_core.engine.beams import Beams
 from paged_core.engine.branches import Branches
+from paged_core.engine.flight import Flight
 from paged_core.engine.prefixes import SharedPrefixes
 from paged_core.engine.queues import Queues
 from paged_core.engine.residence import Moves, Residence, no_room
@@ -40,6 +45,7 @@ class Ledger:
         self.allocator = allocator
         self.rows = rows
         self.queues = Queues(rows)
+        self.flight = Flight(self.queues, allocator)
         self.branches = Branches(self.queues, allocator)
         self.beams = Beams(self.queues, allocator, self.branches)
         self.prefixes = SharedPrefixes(allocator, rows)
@@ -68,8 +74,18 @@ class Ledger:
         self.queues.add(group)
         return group
 
+    @property
+    def may_lead(self) -> bool:
+        """Whether a step may be planned before those in flight were collected."""
+        return self.flight.may_lead(self.max_num_seqs)
+
     def view(self, now: float) -> LedgerView:
-        """What the scheduler may see now."""
+        """What the scheduler may see now. Who reaches its length with the step in flight is seen no more."""
+        for plan in self.flight.plans:
+            drawn = plan.sample_rows
+            for row in drawn[self.rows.num_tokens[drawn] >= self.rows.max_tokens[drawn]]:
+                if (group := self.queues.group_of_row[row]) is not None:
+                    self.queues.leave(group)
         scratch = self.allocator.scratch(self.queues.running, self.queues.decode_rows)
         limits = (self.token_budget, self.max_num_seqs)
         return LedgerView(self.queues, scratch, limits, (now, self.step), self._residence.eviction_cost)
@@ -84,7 +100,7 @@ class Ledger:
             self._residence.evict(group, moves)
         decode_rows, decode_seqs = self.queues.decode_rows, self.queues.decode_seqs
         self._bring(decision, moves, view.now)
-        builder = StepPlanBuilder(self.rows, self.step)
+        builder = StepPlanBuilder(self.rows, self.step, self.flight.plans[-1] if self.flight else None)
         boundary = decode_rows[:0]
         if decision.decode_all and len(decode_rows):
             boundary = self._grow_decodes(decode_rows, decode_seqs, moves)
@@ -102,34 +118,39 @@ class Ledger:
         self.step += 1
         return plan
 
-    def commit(self, plan: StepPlan, result: StepResult) -> None:
-        """Enter a collected step: computed lengths, sampled tokens, publishable blocks, finished prefills."""
-        rows, columns = plan.rows, self.rows
-        size = self.allocator.block_size
-        before = columns.num_computed[rows]
-        columns.num_computed[rows] = plan.seq_lens
+    def advance(self, plan: StepPlan) -> None:
+        """Enter a step as soon as it was submitted: computed lengths, forks, finished prefills, a place for each
+        token that will be drawn."""
+        self.flight.submitted(plan)
+        self.rows.num_computed[plan.rows] = plan.seq_lens
         self.branches.fork_pending()
+        drawn = plan.sample_rows
+        if self.beams:  # which draw when candidates are there
+            drawn = drawn[~self.beams.drew(drawn)]
+        self.rows.num_tokens[drawn] += 1
+        self._settle_prefills()
+
+    def commit(self, plan: StepPlan, result: StepResult) -> None:
+        """Enter a collected step: sampled tokens, publishable blocks, beams; stale draws leave `result`."""
+        self.flight.collected(plan, result)
         if result.tokens.shape[1] != 1:
             self._check_forced(plan.sample_rows, result)
-        own = result.num_tokens >= 1
-        if self.beams:
-            own &= ~self.beams.drew(plan.sample_rows)
-        self.append(plan.sample_rows[own], result.tokens[own, 0])
-        for i in np.nonzero(plan.seq_lens // size > before // size)[0]:
-            seq = self.queues.seq_of_row[rows[i]]
-            assert seq is not None
-            self.allocator.publish(seq)
+        self._enter_tokens(plan, result)
+        self._publish(plan)
         for row, (first, top) in result.prompt_logprobs.items():
             self._prompt_collected(row, first + len(top.chosen))
         if self.beams:
             self.beams.select(plan, result)
-        for group in list(self.queues.prefilling.values()):
-            self.branches.restore(group)
-            self.queues.settle(group)
+            self._settle_prefills()
+
+    def output_ids(self, row: int) -> NDArray[np.int32]:
+        """The output of `row` as far as it is known: what steps in flight draw is not."""
+        unknown = sum(bool((plan.sample_rows == row).any()) for plan in self.flight.plans)
+        return self.rows.tokens[row, self.rows.num_prompt[row] : self.rows.num_tokens[row] - unknown]
 
     def append(self, rows: NDArray[np.int32], tokens: NDArray[np.int32]) -> None:
-        """One more token for each of `rows`. `commit` enters what was drawn; the emitter, which knows where a sequence
-        ends, what was forced after it."""
+        """One more token for each of `rows`: the emitter, which knows where a sequence ends, enters what was forced
+        after a draw."""
         columns = self.rows
         columns.tokens[rows, columns.num_tokens[rows]] = tokens
         columns.num_tokens[rows] += 1
@@ -142,12 +163,12 @@ class Ledger:
             self.queues.settle(group)
 
     def finish_sequence(self, seq: Sequence, reason: str) -> None:
-        """End one branch: its blocks are free at once; the group ends with its last branch."""
+        """End one branch: its blocks are free, or will be (`flight`); the group ends with its last branch."""
         seq.finish_reason = reason
         group = self.queues.by_id[seq.request.id]
         self.branches.end(group, seq)
         if seq.row >= 0:
-            self.allocator.free(seq)
+            self.flight.free(seq)
         if group.live:
             self.queues.branch_ended()
             self.queues.settle(group)
@@ -161,7 +182,7 @@ class Ledger:
         for seq in live:
             seq.finish_reason = reason
             if seq.row >= 0:
-                self.allocator.free(seq)
+                self.flight.free(seq)
         self._remove(group)
 
     def outgrown(self, view: LedgerView) -> Group | None:
@@ -202,6 +223,7 @@ class Ledger:
         group.first_scheduled = now
         (seq,) = group.sequences
         self.beams.admitted(group)
+        self.flight.admitted(group)
         if params.prompt_logprobs is not None:
             self.prompt_due[seq.row] = 1
             seq.cold = len(group.request.prompt_token_ids) > 1 or bool(params.skip_reading_prefix_cache)
@@ -248,6 +270,35 @@ class Ledger:
 
     # -- small books ----------------------------------------------------------------------------------------------
 
+    def _enter_tokens(self, plan: StepPlan, result: StepResult) -> None:
+        """What was drawn takes its place; a draw that gave nothing gives its place back."""
+        drawn, positions, tokens = plan.sample_rows, plan.sample_positions, result.tokens[:, 0]
+        given = result.num_tokens >= 1
+        if self.beams or not given.all():
+            own = ~self.beams.drew(drawn)
+            self.rows.num_tokens[drawn[own & ~given]] -= 1
+            own &= given
+            drawn, positions, tokens = drawn[own], positions[own], tokens[own]
+        self.rows.tokens[drawn, positions] = tokens
+
+    def _settle_prefills(self) -> None:
+        for group in list(self.queues.prefilling.values()):
+            self.branches.restore(group)
+            self.queues.settle(group)
+
+    def _publish(self, plan: StepPlan) -> None:
+        """Blocks that a collected step has filled can be found from now on, but not what later steps compute yet."""
+        computed = self.rows.num_computed
+        num_tokens = plan.query_start[1:] - plan.query_start[:-1]
+        for i in (plan.seq_lens % self.allocator.block_size < num_tokens).nonzero()[0]:
+            row = plan.rows[i]
+            seq = self.queues.seq_of_row[row]
+            if seq is None or seq.finished:  # it ended while this step was in flight
+                continue
+            later, computed[row] = computed[row], plan.seq_lens[i]
+            self.allocator.publish(seq)
+            computed[row] = later
+
     def _check_forced(self, sample_rows: NDArray[np.int32], result: StepResult) -> None:
         for row in sample_rows[result.num_tokens > 1]:
             group = self.queues.group_of_row[row]
@@ -264,6 +315,7 @@ class Ledger:
 
     def _remove(self, group: Group) -> None:
         rows = self.queues.remove(group)
+        self.flight.removed(group, rows)
         self.beams.remove(group)
         self._ended_groups.append(group)
         for row in rows:

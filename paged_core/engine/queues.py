@@ -29,6 +29,7 @@ class Queues:
         self.by_id: dict[str, Group] = {}
         self.prefilling: dict[str, Group] = {}
         self.num_reserved = 0  # rows reserved by running groups
+        self.leaving: dict[str, Group] = {}  # running groups that end with the step in flight
         self.seq_of_row: list[Sequence | None] = [None] * rows.capacity
         self.group_of_row: list[Group | None] = [None] * rows.capacity
         self._running: dict[str, Group] = {}
@@ -39,9 +40,9 @@ class Queues:
 
     @property
     def running(self) -> list[Group]:
-        """Running groups, oldest admission first. Do not keep or change the list."""
+        """Running groups, oldest admission first, but those that are leaving. Do not keep or change the list."""
         if self._running_list is None:
-            self._running_list = list(self._running.values())
+            self._running_list = [group for group in self._running.values() if group.id not in self.leaving]
         return self._running_list
 
     @property
@@ -98,8 +99,14 @@ class Queues:
         group.num_preemptions += 1
         insort(self.preempted, group, key=lambda member: member.arrival)
 
+    def leave(self, group: Group) -> None:
+        """A running group whose last token is in flight: nothing is planned for it any more."""
+        self.leaving[group.id] = group
+        self.prefilling.pop(group.id, None)
+        self._running_list = self._decode_rows = None
+
     def remove(self, group: Group) -> list[int]:
-        """Out of whichever queue it is in; returns the rows it held, which are free again."""
+        """Out of whichever queue it is in; returns the rows it held, to be given back."""
         if group.state is GroupState.WAITING:
             del self.waiting[group.id]
         elif group.state is GroupState.PREEMPTED:
@@ -111,8 +118,11 @@ class Queues:
         held = [seq.row for seq in group.sequences if seq.row >= 0]
         for row in held:
             self.seq_of_row[row] = self.group_of_row[row] = None
-        self._free_rows.extend(reversed(held))
         return held
+
+    def give_back(self, rows: list[int]) -> None:
+        """Rows of a group that was removed are free again."""
+        self._free_rows.extend(reversed(rows))
 
     def settle(self, group: Group) -> None:
         """The group's gaps changed: file it under prefilling or decoding."""
@@ -139,5 +149,6 @@ class Queues:
         del self._running[group.id]
         self.num_reserved -= group.num_reserved_rows
         self.prefilling.pop(group.id, None)
+        self.leaving.pop(group.id, None)
         self._running_list = self._decode_rows = None
         self._decode_seqs = []  # an idle engine keeps no sequence alive

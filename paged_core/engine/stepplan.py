@@ -23,9 +23,11 @@ _NONE = np.zeros(0, dtype=np.int32)
 class StepPlanBuilder:
     """Collects the parts of one step: `decode` at most once and first, then `chunk` per sequence, then `build`."""
 
-    def __init__(self, rows: Rows, step: int) -> None:
+    def __init__(self, rows: Rows, step: int, ahead_of: StepPlan | None = None) -> None:
+        """`ahead_of`: the step in flight, whose draws are not known yet."""
         self._rows = rows
         self._step = step
+        self._ahead_of = ahead_of
         self._decode_rows: Ints = _NONE
         self._chunks: list[tuple[Sequence, int]] = []
         self._draws: list[Collection[int]] = []
@@ -66,7 +68,7 @@ class StepPlanBuilder:
         counts = [len(draws) for draws in self._draws]
         drawn_rows = np.array([row for draws in self._draws for row in draws], dtype=np.int32)
         source = np.concatenate([np.arange(num_decodes), np.repeat(np.arange(len(counts)) + num_decodes, counts)])
-        return StepPlan(
+        plan = StepPlan(
             step=self._step,
             token_ids=np.concatenate(token_parts),
             positions=np.concatenate(position_parts),
@@ -79,6 +81,19 @@ class StepPlanBuilder:
             changed_rows=chunk_rows,
             prompt_rows=self._prompt_rows(query_start, num_decodes),
         )
+        if self._ahead_of is not None:
+            self._name_sources(plan, self._ahead_of)
+        return plan
+
+    def _name_sources(self, plan: StepPlan, before: StepPlan) -> None:
+        """A sequence that draws in `before` has a gap of one, and that one token is its draw."""
+        draw_of_row = np.full(self._rows.capacity, -1, dtype=np.int32)
+        draw_of_row[before.sample_rows] = np.arange(len(before.sample_rows))
+        source = np.full(plan.num_tokens, -1, dtype=np.int32)
+        source[plan.query_start[1:] - 1] = draw_of_row[plan.rows]
+        if (source >= 0).any():
+            plan.token_source = source
+            plan.token_ids[source >= 0] = 0
 
     def _prompt_rows(self, query_start: Ints, num_decodes: int) -> list[PromptRows]:
         """Position p's logits predict the token at p + 1; the first prompt token has no prediction."""

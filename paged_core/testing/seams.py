@@ -20,22 +20,28 @@ if TYPE_CHECKING:
 class PreemptNow(Scheduler):
     """Wraps a scheduler; at every step for which `when(step, group)` says so, a running group is preempted instead.
 
-    The victim is chosen before the wrapped scheduler plans; that step runs everyone else that decodes.
+    The victim is chosen before the wrapped scheduler plans; that step runs everyone else that decodes. An engine with a
+    step in flight asks twice for one step; the second answer has the victims of the first that still run.
     """
 
     def __init__(self, inner: Scheduler, when: Callable[[int, Group], bool]) -> None:
         self._inner = inner
         self._when = when
+        self._asked: tuple[int, list[Group]] = (-1, [])
         self.num_forced = 0
 
     def decide(self, view: View) -> Decision:
         """The forced victims, alone in their step, or the wrapped scheduler's decision."""
-        victims = [group for group in view.running if self._when(view.step, group)]
+        step, victims = self._asked
+        if step != view.step:
+            victims = [group for group in view.running if self._when(view.step, group)]
+            self.num_forced += len(victims)
+        self._asked = view.step, victims
+        victims = [group for group in victims if group in view.running]
         if not victims:
             return self._inner.decide(view)
         for group in victims:
             view.scratch.give_back(group)
-        self.num_forced += len(victims)
         return Decision(preempt=victims, decode_all=view.scratch.take_decodes())
 
     def forget(self, group: Group) -> None:

@@ -9,6 +9,7 @@ from paged_core.structured.child import CompileLimits
 from paged_core.structured.compiler import GrammarCompiler
 from paged_core.structured.vocabulary import vocabulary_of
 from paged_core.testing.build import EngineShape, build_engine, default_plugins, torch_sampler
+from paged_core.testing.overlapped import Overlapped
 from paged_core.testing.shadow import ShadowExecutor
 from paged_core.testing.shadow_logits import ShadowLogits
 from paged_core.testing.tokenizer import ByteTokenizer
@@ -16,6 +17,7 @@ from paged_core.testing.tokenizer import ByteTokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from paged_core.api.executor import Executor
     from paged_core.api.output import RequestOutput
     from paged_core.engine.engine import Engine
 
@@ -35,6 +37,16 @@ def drain(engine: Engine, max_steps: int = MAX_STEPS) -> dict[str, RequestOutput
     raise AssertionError(f"not idle after {max_steps} steps: {engine.stats()}")
 
 
+def overlapping(executor: Executor, shape: EngineShape, in_flight: int, **how: Any) -> Engine:
+    """An engine over `executor` that has `in_flight` steps, 1 or 2, submitted and not collected."""
+    if in_flight == 1:
+        return build_engine(executor, shape, **how)
+    overlapped = Overlapped(executor, shape.block_size)
+    engine = build_engine(overlapped, shape, **how)
+    overlapped.watch(engine)
+    return engine
+
+
 @pytest.fixture(name="drain")
 def drain_fixture() -> Callable[..., dict[str, RequestOutput]]:
     return drain
@@ -47,12 +59,13 @@ def plugins() -> Any:
 
 @pytest.fixture
 def shadow(plugins: Any) -> Callable[..., Engine]:
-    """Build an engine over a ShadowExecutor: keyword arguments are those of EngineShape."""
+    """Build an engine over a ShadowExecutor: keyword arguments are those of EngineShape; with `in_flight` 2 an audited
+    executor takes two steps at a time."""
 
-    def build(wrap: Any = None, **shape: Any) -> Engine:
+    def build(wrap: Any = None, in_flight: int = 1, **shape: Any) -> Engine:
         made = EngineShape(**shape)
         executor = ShadowExecutor(made.block_size)
-        return build_engine(executor, made, plugins=plugins, wrap_scheduler=wrap)
+        return overlapping(executor, made, in_flight, plugins=plugins, wrap_scheduler=wrap)
 
     return build
 
@@ -67,12 +80,13 @@ def grammars() -> Iterator[GrammarCompiler]:
 
 @pytest.fixture(scope="session")
 def logits(plugins: Any, grammars: GrammarCompiler) -> Callable[..., Engine]:
-    """Build an engine over ShadowLogits with sample_torch: keyword arguments are those of EngineShape."""
+    """Build an engine over ShadowLogits with sample_torch: keyword arguments are those of EngineShape and `in_flight`,
+    as for `shadow`."""
 
-    def build(wrap: Any = None, **shape: Any) -> Engine:
+    def build(wrap: Any = None, in_flight: int = 1, **shape: Any) -> Engine:
         made = EngineShape(**shape)
         executor = ShadowLogits(made.block_size, torch_sampler(made, plugins))
-        return build_engine(executor, made, plugins=plugins, wrap_scheduler=wrap, grammars=grammars)
+        return overlapping(executor, made, in_flight, plugins=plugins, wrap_scheduler=wrap, grammars=grammars)
 
     return build
 

@@ -25,7 +25,7 @@ def start(made, row, output, **params):
 
 def check(made, *pairs):
     drawn = np.array([row for row, _ in pairs], dtype=np.int32)
-    return made[1].check(drawn, np.array([token for _, token in pairs], dtype=np.int32))
+    return made[1].check(drawn, np.array([token for _, token in pairs], dtype=np.int32), made[0].num_tokens[drawn])
 
 
 def test_eos_stop_ids_and_length_each_end_their_own_row(made):

@@ -38,6 +38,8 @@ KINDS = {  # every kind of request goes through the whole matrix: enter a new on
     "greedy": SamplingParams(temperature=0, max_tokens=9, ignore_eos=True),
     "drawn": SamplingParams(temperature=1, seed=5, max_tokens=9, ignore_eos=True),
     "three": SamplingParams(temperature=1, seed=7, n=3, max_tokens=7, ignore_eos=True),
+    "ends": SamplingParams(temperature=1, seed=17, n=3, stop_token_ids=list(range(40)), max_tokens=14),
+    "stops": SamplingParams(temperature=1, seed=19, stop=["e", "4", "Q", "zz", "\x01"], max_tokens=16),
     "beams": SamplingParams(temperature=0, use_beam_search=True, beam_width=3, n=2, max_tokens=6),
     "edited": SamplingParams(
         temperature=0.7, seed=3, n=2, top_k=40, min_p=0.02, repetition_penalty=1.3, frequency_penalty=0.5,
