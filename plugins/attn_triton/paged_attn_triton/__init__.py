@@ -1,18 +1,14 @@
-"""attn_triton: paged attention on a GPU, written in Triton."""
+"""attn_triton: PagedAttention in Triton, for NVIDIA GPUs from compute capability 8.0 on."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+from paged_attn_triton.provider import TritonAttentionProvider, TritonAttentionSettings
 from paged_core.api.hookspecs import hookimpl
 
-if TYPE_CHECKING:
-    from paged_core.api.provider import Provider
-
-__all__ = ["paged_attention"]
+__all__ = ["TritonAttentionProvider", "TritonAttentionSettings", "paged_attention"]
 
 
 @hookimpl
-def paged_attention() -> list[Provider[Any, Any]]:
-    """Nothing is offered yet."""
-    return []
+def paged_attention() -> TritonAttentionProvider:
+    """Register attn_triton."""
+    return TritonAttentionProvider()

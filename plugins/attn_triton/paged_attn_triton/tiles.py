@@ -1,0 +1,123 @@
+"""What decode and prefill share: a tile of keys through the block table, logits, and the running softmax.
+
+A layer's cache is [num_blocks, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM]: index 0 of the second axis holds keys, 1 values.
+Logits are in units of log2: exp2 is what the hardware has. Elements of `WIDTH`, the power of two that holds a head,
+beyond HEAD_DIM are zero.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from paged_attn_triton.e4m3 import decode_e4m3
+
+
+@triton.jit
+def key_rows(
+    table_ptr, begin, keys, visible, kv_head,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Where the key rows of positions `keys` = begin .. begin + TILE - 1 start: int64 elements from the cache's start.
+
+    `begin` is a multiple of TILE. Only entries of visible positions are read from the table.
+    """
+    if BLOCK_SIZE % TILE == 0:  # the whole tile lies in one block
+        blocks = tl.load(table_ptr + begin // BLOCK_SIZE)
+    else:
+        blocks = tl.load(table_ptr + keys // BLOCK_SIZE, mask=visible, other=0)
+    rows = (blocks.to(tl.int64) * 2 * NUM_KV_HEADS + kv_head) * BLOCK_SIZE
+    return rows * HEAD_DIM + keys % BLOCK_SIZE * HEAD_DIM
+
+
+@triton.jit
+def load_tile(
+    kv_ptr, offsets, visible,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, DTYPE: tl.constexpr, IN_CODES: tl.constexpr,
+    BY_HARDWARE: tl.constexpr, TRANSPOSED: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Rows at `offsets` as DTYPE: [TILE, WIDTH], or [WIDTH, TILE] when TRANSPOSED; zeros where they are not visible.
+
+    Slots that are not visible may hold NaN, and 0 * NaN is NaN: they are not even read.
+    """
+    dims = tl.arange(0, WIDTH)
+    if TRANSPOSED:
+        ptrs = kv_ptr + offsets[None, :] + dims[:, None]
+        mask = visible[None, :] & (dims < HEAD_DIM)[:, None]
+    else:
+        ptrs = kv_ptr + offsets[:, None] + dims[None, :]
+        mask = visible[:, None] & (dims < HEAD_DIM)[None, :]
+    if MASKED or HEAD_DIM < WIDTH:
+        tile = tl.load(ptrs, mask=mask, other=0)
+    else:
+        tile = tl.load(ptrs)
+    if IN_CODES:
+        return decode_e4m3(tile, DTYPE, BY_HARDWARE)
+    else:
+        return tile.to(DTYPE)
+
+
+@triton.jit
+def logits_of(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
+    """log2(e) * softcapped q.k * scale, float32 [rows, keys]."""
+    x = tl.dot(q, k, input_precision="ieee") * scale
+    if HAS_SOFTCAP:
+        # tanh by one exponential that cannot overflow
+        ratio = x / softcap
+        shrunk = tl.exp2(tl.abs(ratio) * -2.8853900817779268)  # 2 * log2(e)
+        bounded = softcap * ((1.0 - shrunk) / (1.0 + shrunk))
+        x = tl.where(ratio < 0, -bounded, bounded)
+    return x * 1.4426950408889634
+
+
+@triton.jit
+def accumulate(acc, highest, total, x, v, MAY_BE_EMPTY: tl.constexpr):
+    """The running softmax over one tile more: (acc [rows, WIDTH], highest logit [rows], sum of weights [rows]).
+
+    MAY_BE_EMPTY: a row may have seen no key yet; its weights are zero, not exp2(inf - inf).
+    """
+    top = tl.maximum(highest, tl.max(x, 1))
+    reference = top
+    if MAY_BE_EMPTY:
+        reference = tl.where(top == float("-inf"), 0.0, top)
+    weights = tl.exp2(x - reference[:, None])
+    decay = tl.exp2(highest - reference)
+    total = total * decay + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
+    return acc, top, total
+
+
+@triton.jit
+def attend_tile(
+    acc, highest, total, q, kv_ptr, table_ptr, kv_head, begin, positions, last, scale, softcap, window,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    IN_CODES: tl.constexpr, BY_HARDWARE: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    TILE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Rows of queries at `positions`, none behind `last`, meet the keys begin .. begin + TILE - 1.
+
+    Without MASKED every row sees every key of the tile.
+    """
+    keys = begin + tl.arange(0, TILE)
+    present = keys <= last
+    if HAS_WINDOW:
+        present = present & (keys > tl.min(positions, 0) - window)
+    offsets = key_rows(table_ptr, begin, keys, present, kv_head, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE)
+    k = load_tile(kv_ptr, offsets, present, HEAD_DIM, WIDTH, q.dtype, IN_CODES, BY_HARDWARE, True, MASKED)
+    x = logits_of(q, k, scale, softcap, HAS_SOFTCAP)
+    if MASKED:
+        seen = keys[None, :] <= tl.minimum(positions, last)[:, None]
+        if HAS_WINDOW:
+            seen = seen & (keys[None, :] > positions[:, None] - window)
+        x = tl.where(seen, x, float("-inf"))
+    offsets += NUM_KV_HEADS * BLOCK_SIZE * HEAD_DIM
+    v = load_tile(kv_ptr, offsets, present, HEAD_DIM, WIDTH, q.dtype, IN_CODES, BY_HARDWARE, False, MASKED)
+    return accumulate(acc, highest, total, x, v, MASKED and HAS_WINDOW)
+
+
+@triton.jit
+def result_of(acc, highest, total, factor):
+    """(result [rows, WIDTH], its log-sum-exp in units of log2 [rows]); zeros and -inf for rows that saw no key."""
+    result = tl.where((total == 0.0)[:, None], 0.0, acc / total[:, None]) * factor
+    return result, highest + tl.log2(total)
