@@ -25,6 +25,11 @@ class Gpu:
     name: str
     capability: tuple[int, int]
 
+    @property
+    def shown(self) -> str:
+        """The capability as NVIDIA writes it: 9.0."""
+        return ".".join(map(str, self.capability))
+
 
 @dataclass(frozen=True, slots=True)
 class Presence:

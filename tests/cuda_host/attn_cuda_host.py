@@ -11,6 +11,7 @@ from paged_attn_cuda import CudaAttentionProvider
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.hookspecs import hookimpl
 from paged_core.api.provider import Fit, Provider
+from paged_core.device.fitness import shape_reasons
 
 if TYPE_CHECKING:
     from paged_core.api.provider import PluginRegistry, PluginSettings
@@ -33,9 +34,8 @@ class HostAttentionProvider(Provider[AttentionNeed, Attention]):
     def probe(self, need: AttentionNeed) -> Fit:
         """attn_cuda's verdict on types and sizes; g++."""
         from cuda_emulation import COMPILER_MISSING
-        from paged_attn_cuda.provider import _shape_reasons
 
-        reasons = [*self.missing_capabilities(need.required), *_shape_reasons(need)]
+        reasons = [*self.missing_capabilities(need.required), *shape_reasons("attn_cuda", need)]
         if need.device != "cpu":
             reasons.insert(0, f"the emulation runs on the device cpu, not on {need.device}")
         if COMPILER_MISSING is not None:

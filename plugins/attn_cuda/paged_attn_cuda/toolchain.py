@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 EXTRA = 'pip install "paged-core[cuda]"'
 MIN_NVRTC = (12, 8)  # the first that compiles for sm_100
-MIN_CAPABILITY = (8, 0)  # cp.async and mma on bf16
 
 
 @dataclass(frozen=True, slots=True)

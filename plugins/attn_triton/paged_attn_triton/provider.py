@@ -10,14 +10,9 @@ from pydantic import Field
 
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
+from paged_core.device.fitness import age_reasons, shape_reasons
 from paged_core.device.presence import cuda_presence
 
-DTYPES = ("float32", "bfloat16", "float16")
-FP8 = "float8_e4m3fn"
-BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
-HEAD_DIM_STEP = 16
-MAX_HEAD_DIM = 256
-MIN_CAPABILITY = (8, 0)
 INTERPRETER = "TRITON_INTERPRET"
 _INTERPRETED_PROCESSORS = 8  # so that small steps are cut into parts in the interpreter, too
 
@@ -47,7 +42,7 @@ class TritonAttentionProvider(Provider[AttentionNeed, Attention]):
 
     def probe(self, need: AttentionNeed) -> Fit:
         """A GPU of compute capability 8.0 or newer and triton; or the device cpu, in Triton's interpreter."""
-        reasons = [*self.missing_capabilities(need.required), *_shape_reasons(need)]
+        reasons = [*self.missing_capabilities(need.required), *shape_reasons(self.name, need)]
         hints = []
         if importlib.util.find_spec("triton") is None:
             reasons.append("attn_triton needs triton, which is not installed")
@@ -58,12 +53,8 @@ class TritonAttentionProvider(Provider[AttentionNeed, Attention]):
             )
         elif need.device == "cuda":
             presence = cuda_presence()
-            reasons += presence.reasons
+            reasons += [*presence.reasons, *age_reasons(self.name, presence)]
             hints += presence.hints
-            if presence.gpus and presence.gpus[0].capability < MIN_CAPABILITY:
-                gpu = presence.gpus[0]
-                shown = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
-                reasons.append(f"{shown}; attn_triton needs {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or newer")
         elif need.device != "cpu":
             reasons.append(f"attn_triton runs on the device cuda, not on {need.device}")
         return Fit.judge(reasons, hints)
@@ -83,28 +74,6 @@ class TritonAttentionProvider(Provider[AttentionNeed, Attention]):
         rule = InvariantSplits if "batch_invariant" in need.required else SplitRule
         splits = rule(need.num_kv_heads, num_processors, need.max_len, settings.split_tokens)
         return TritonAttention(need, Shape.of(need, capability), splits)
-
-
-def _shape_reasons(need: AttentionNeed) -> list[str]:
-    """What about types and sizes no kernel handles."""
-    reasons = []
-    if need.dtype not in DTYPES:
-        reasons.append(f"attn_triton does not support {need.dtype} for the activations; it has {', '.join(DTYPES)}")
-    if need.kv_dtype not in (need.dtype, FP8):
-        reasons.append(
-            f"attn_triton does not keep {need.kv_dtype} in the KV cache of {need.dtype} activations; it has "
-            f"{need.dtype} and {FP8}"
-        )
-    if need.head_dim % HEAD_DIM_STEP or not 1 <= need.head_dim <= MAX_HEAD_DIM:
-        reasons.append(
-            f"attn_triton needs a head_dim that is a multiple of {HEAD_DIM_STEP} up to {MAX_HEAD_DIM}, not "
-            f"{need.head_dim}"
-        )
-    if need.block_size not in BLOCK_SIZES:
-        reasons.append(f"attn_triton needs a block_size of {', '.join(map(str, BLOCK_SIZES))}, not {need.block_size}")
-    if need.num_kv_heads < 1 or need.num_heads < 1 or need.num_heads % need.num_kv_heads:
-        reasons.append(f"attn_triton cannot share {need.num_kv_heads} KV heads among {need.num_heads} query heads")
-    return reasons
 
 
 def _is_interpreted() -> bool:
