@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 import tempfile
+import tomllib
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -21,17 +22,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
+    InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    TomlConfigSettingsSource,
 )
 
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import ClassVar, Self
 
     from pydantic_core import ErrorDetails
 
@@ -44,6 +46,8 @@ OTHER_VARIABLES = {
     "PAGED_CACHE_DIR": "folder for compile caches and pulled models, instead of ~/.cache/paged-core",
 }
 """Variables that are no field: they say where the files are."""
+TABLES = ("serve",)
+"""Tables of the settings file, and middle parts of variables (PAGED_SERVE_PORT), that other `Layered` classes read."""
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -73,12 +77,58 @@ KVDtype = Literal["auto", "float32", "bfloat16", "float16", "uint8", "float8_e4m
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
-class Settings(BaseSettings):
+class Layered(BaseSettings):
+    """Values from flags over environment over a settings file over defaults. `table` of the file is read, "" = its top."""
+
+    table: ClassVar[str] = ""
+    model_config = SettingsConfigDict(env_nested_delimiter="__", env_ignore_empty=True, extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
+        """True is no number, though Python says so; a path is as good as its text."""
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and field.annotation is not bool:
+            raise ValueError(f"cannot be {str(value).lower()}")
+        return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, environment, file, in this order; no .env files and no secrets folder."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _file_values(cls.table))
+
+    @classmethod
+    def load(cls, **flags: Any) -> Self:
+        """Read all sources. Flags that are None or () count as not given.
+
+        Raises ConfigError with one line for each problem: which setting, where it came from, what is wrong with it.
+        """
+        given = {name: value for name, value in flags.items() if value is not None and value != ()}
+        problems = _unknown_variables(cls)
+        try:
+            settings = cls(**given)
+        except ValidationError as error:
+            problems += [_explain(cls, detail, given) for detail in error.errors()]
+        except SettingsError as error:
+            problems.append(f"environment: {error}; a table is written as JSON or as PAGED_PLUGINS__ID__KEY=value")
+        except (OSError, ValueError) as error:
+            problems.append(f"{config_file()}: {error}")
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return settings
+
+
+class Settings(Layered):
     """What the user wants. Build it with `Settings.load`; fields that say "auto" or None are decided by the engine."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", env_ignore_empty=True, extra="forbid", frozen=True
-    )
+    model_config = SettingsConfigDict(env_prefix=PREFIX)
 
     model: str = Field("smollm2-135m", description="A folder, a .gguf file, a registry name or a Hub id.")
     attn: str = Field("auto", description="Attention backend: a plugin name, or auto.")
@@ -99,7 +149,10 @@ class Settings(BaseSettings):
     )
     block_size: int = Field(16, ge=1, le=256, description="Token slots of one KV block.")
     kv_memory: Bytes | None = Field(
-        None, ge=1, description="Memory of the KV pool, such as 2GiB; unset takes kv_memory_fraction of what is free."
+        None,
+        ge=1,
+        description="Memory of the KV pool, such as 2GiB; unset takes kv_memory_fraction of what is free, on a GPU "
+        "what gpu_memory_utilization leaves.",
     )
     kv_memory_fraction: float = Field(
         0.5,
@@ -107,6 +160,13 @@ class Settings(BaseSettings):
         le=1,
         description="Share of the memory left free after the weights that the KV pool takes; half leaves room for "
         "packed weights, activations and other programs.",
+    )
+    gpu_memory_utilization: float = Field(
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory for weights, working memory and KV pool, which takes what the others "
+        "leave.",
     )
     num_blocks: int | None = Field(
         None, ge=1, description="Blocks of the KV pool, overruling both memory settings; for tests and experts."
@@ -141,6 +201,9 @@ class Settings(BaseSettings):
     jump_forward: bool = Field(True, description="Append what a grammar forces several tokens at a time, undrawn.")
     seed: int | None = Field(None, description="Seed of requests that bring none; unset draws a new one each time.")
     threads: int | None = Field(None, ge=1, description="Compute threads; unset takes the library's default.")
+    enforce_eager: bool = Field(
+        False, description="Launch every kernel of a step by itself on a GPU, instead of CUDA graphs of decode steps."
+    )
     profile: str | None = Field(
         None, description="Time every part of every step and write a Chrome trace to this file at the end."
     )
@@ -159,47 +222,6 @@ class Settings(BaseSettings):
         default_factory=dict,
         description="Tables of settings by plugin id: [plugins.ID] in the file, PAGED_PLUGINS__ID__KEY outside.",
     )
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
-        """True is no number, though Python says so; a path is as good as its text."""
-        field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and field.annotation is not bool:
-            raise ValueError(f"cannot be {str(value).lower()}")
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, environment, file, in this order; no .env files and no secrets folder."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, config_file())
-
-    @classmethod
-    def load(cls, **flags: Any) -> Settings:
-        """Read all sources. Flags that are None or () count as not given.
-
-        Raises ConfigError with one line for each problem: which setting, where it came from, what is wrong with it.
-        """
-        given = {name: value for name, value in flags.items() if value is not None and value != ()}
-        problems = _unknown_variables()
-        try:
-            settings = cls(**given)
-        except ValidationError as error:
-            problems += [_explain(detail, given) for detail in error.errors()]
-        except SettingsError as error:
-            problems.append(f"environment: {error}; a table is written as JSON or as PAGED_PLUGINS__ID__KEY=value")
-        except (OSError, ValueError) as error:
-            problems.append(f"{config_file()}: {error}")
-        if problems:
-            raise ConfigError("\n".join(problems))
-        return settings
 
 
 def variable(field: str) -> str:
@@ -228,9 +250,23 @@ def did_you_mean(name: str, known: Mapping[str, Any] | list[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _unknown_variables() -> list[str]:
-    known = {variable(field): field for field in Settings.model_fields} | OTHER_VARIABLES
-    names = sorted(name for name in os.environ if name.upper().startswith(PREFIX))
+def _file_values(table: str) -> dict[str, Any]:
+    path = config_file()
+    values = tomllib.loads(path.read_text()) if path is not None else {}
+    if not table:
+        return {name: value for name, value in values.items() if name not in TABLES}
+    if not isinstance(values.get(table, {}), dict):
+        raise ValueError(f"{table} must be a table, [{table}]")
+    return dict(values.get(table, {}))
+
+
+def _unknown_variables(settings: type[Layered]) -> list[str]:
+    prefix = settings.model_config["env_prefix"]
+    known = {prefix + field.upper(): field for field in settings.model_fields}
+    known |= OTHER_VARIABLES if prefix == PREFIX else {}
+    others = tuple(f"{PREFIX}{table.upper()}_" for table in TABLES if table != settings.table)
+    names = sorted(name for name in os.environ if name.upper().startswith(prefix))
+    names = [name for name in names if not name.upper().startswith(others)]
     return [
         f"{name}: no such setting{did_you_mean(name.upper(), known)}"
         for name in names
@@ -238,18 +274,19 @@ def _unknown_variables() -> list[str]:
     ]
 
 
-def _explain(detail: ErrorDetails, flags: Mapping[str, Any]) -> str:
+def _explain(settings: type[Layered], detail: ErrorDetails, flags: Mapping[str, Any]) -> str:
     """One of pydantic's errors as one line that names its source."""
     name = str(detail["loc"][0])
     path = ".".join(map(str, detail["loc"]))
+    named = settings.model_config["env_prefix"] + name.upper()
     if name in flags:
         where = path
-    elif any(key.upper().split("__")[0] == variable(name) for key in os.environ):
-        where = f"{variable(name)} ({path})"
+    elif any(key.upper().split("__")[0] == named for key in os.environ):
+        where = f"{named} ({path})"
     else:
         where = f"{config_file()}: {path}"
     if detail["type"] == "extra_forbidden":
-        return f"{where}: no such setting{did_you_mean(name, list(Settings.model_fields))}"
+        return f"{where}: no such setting{did_you_mean(name, list(settings.model_fields))}"
     return f"{where}: {detail['msg'].removeprefix('Value error, ')} (got {detail['input']!r})"
 
 

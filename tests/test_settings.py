@@ -137,6 +137,8 @@ def test_a_bad_amount_of_memory_is_one_line(text):
     [
         ("block_size", (1, 256), (0, 257, 2.5, True, "many")),
         ("kv_memory_fraction", (0.1, 1), (0, 1.1, "half", True)),
+        ("gpu_memory_utilization", (0.05, 1), (0, 1.1, "half", True)),
+        ("enforce_eager", (True, "off"), ("perhaps", 2)),
         ("num_blocks", (1,), (0, -1)),
         ("host_memory", (0, "1GiB"), (-1,)),
         ("max_model_len", (1,), (0,)),

@@ -29,7 +29,8 @@ class ExecutorNeed:
 
     `logprobs_mode`: what the sampler reports, as in `SamplerNeed`. `quantization`: none, or int8 for the weights of
     the linear layers. `profile`: time the parts of every step, for `Executor.spans`.
-    `attn_required`: capabilities of the chosen attention backend that the executor switches on (`fused_rope`).
+    `attn_required`: capabilities of the chosen attention backend that the executor uses (`fused_rope`, `graphs`).
+    `max_num_seqs`: sequences of the largest step of decodes, 0 = max_rows; `enforce_eager`: capture no graphs of them.
     """
 
     model: str
@@ -55,6 +56,8 @@ class ExecutorNeed:
     logprobs_mode: LogprobsMode = "raw_logprobs"
     quantization: str = "none"
     profile: bool = False
+    max_num_seqs: int = 0
+    enforce_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True)

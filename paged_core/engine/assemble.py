@@ -19,12 +19,12 @@ from paged_core.api.scheduler import SchedulerNeed
 from paged_core.engine.clock import RealClock
 from paged_core.engine.config import EngineConfig
 from paged_core.engine.engine import Engine
-from paged_core.engine.hardware import choose_device, choose_dtype, choose_threads, element_bytes, kv_bytes
+from paged_core.engine.hardware import choose_device, choose_dtype, choose_threads, gpu_memory, kv_bytes
 from paged_core.engine.ledger import Ledger
 from paged_core.engine.profile import Profile
 from paged_core.errors import ConfigError
 from paged_core.plugins import bootstrap
-from paged_core.settings import Settings, cache_dir, memory_limit
+from paged_core.settings import Settings, cache_dir
 
 if TYPE_CHECKING:
     from paged_core.api.clock import Clock
@@ -138,9 +138,11 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         softcap=spec.attention_softcap,
     )
     attention = plugins.select("attn", settings.attn, attention_need).provider
-    fused = frozenset({"fused_rope"}) & attention.capabilities if spec.ropes else frozenset()
+    uses = {"fused_rope"} if spec.ropes else set()
+    if device == "cuda" and not settings.enforce_eager:
+        uses.add("graphs")
     sampler = plugins.select("sampler", settings.sampler, _sampler_need(settings, device, spec)).provider.name
-    token_bytes = spec.kv_bytes_per_token(*kv_bytes(kv_dtype))
+    token_budget = _token_budget(settings, device, max_len)
     return ExecutorNeed(
         model=settings.model,
         spec=spec,
@@ -153,16 +155,18 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         block_size=settings.block_size,
         max_rows=2 * settings.max_num_seqs,
         max_len=max_len,
-        token_budget=_token_budget(settings, device, max_len),
-        kv_memory_bytes=_kv_memory(settings, spec, dtype, token_bytes),
+        token_budget=token_budget,
+        kv_memory_bytes=_kv_memory(settings, spec, (device, dtype), token_budget),
         host_memory_bytes=settings.host_memory,
         threads=choose_threads(settings.threads) if device == "cpu" else settings.threads or 0,
         eos_token_ids=model.tokenizer.eos_token_ids,
-        attn_required=fused,
+        attn_required=attention.capabilities & uses,
         cache_dir=str(cache_dir()),
         logprobs_mode=settings.logprobs_mode,
         quantization=settings.quantization,
         profile=settings.profile is not None,
+        max_num_seqs=settings.max_num_seqs,
+        enforce_eager=settings.enforce_eager,
     )
 
 
@@ -300,14 +304,16 @@ def _token_budget(settings: Settings, device: str, max_len: int) -> int:
     return budget
 
 
-def _kv_memory(settings: Settings, spec: ModelSpec, dtype: str, token_bytes: int) -> int:
-    """Bytes for the device pool: what the user says, or a fraction of what machine and cgroup leave free."""
+def _kv_memory(settings: Settings, spec: ModelSpec, place: tuple[str, str], token_budget: int) -> int:
+    """Bytes for the device pool: what the user says, or what the device (`place`: device, dtype) has for it."""
+    device, dtype = place
     if settings.num_blocks is not None:
+        token_bytes = spec.kv_bytes_per_token(*kv_bytes(dtype if settings.kv_dtype == "auto" else settings.kv_dtype))
         return settings.num_blocks * settings.block_size * token_bytes * 2
     if settings.kv_memory is not None:
         return settings.kv_memory
-    from paged_core.model.weights import num_parameters
+    from paged_core.engine.kv_memory import gpu_kv_memory, host_kv_memory
 
-    weights = num_parameters(spec) * element_bytes(dtype)
-    free = memory_limit() - weights
-    return int(max(free, 0) * settings.kv_memory_fraction)
+    if device == "cpu":
+        return host_kv_memory(settings, spec, dtype)
+    return gpu_kv_memory(settings, spec, dtype, token_budget, gpu_memory())

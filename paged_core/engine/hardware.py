@@ -85,6 +85,15 @@ def choose_device(asked: str) -> str:
     return "cpu"
 
 
+def gpu_memory() -> tuple[int, int]:
+    """Bytes of the CUDA device in use: free, and in all."""
+    import torch
+
+    from paged_core.device.stream import CudaAccelerator
+
+    return CudaAccelerator(torch.device("cuda")).memory()
+
+
 def choose_dtype(asked: str, stored: str, device: str, read: ReadText = read_text) -> str:
     """Element type of weights and activations.
 

@@ -108,8 +108,8 @@ class Decoder:
     def forward(self, token_ids: Tensor, positions: Tensor, kv: Sequence[Tensor], plan: Any) -> Tensor:
         """Hidden states after the last norm, [tokens, hidden].
 
-        token_ids, positions int64 [tokens]; kv: one cache a layer; plan: what `attention.plan` made of this batch.
-        Writes the tokens' keys and values.
+        token_ids, positions int64 or int32 [tokens]; kv: one cache a layer; plan: what `attention.plan` made of the
+        batch. Writes the tokens' keys and values.
         """
         spec = self.spec
         x = self.embedded(token_ids, positions)
@@ -129,6 +129,25 @@ class Decoder:
     def rope_tables(self, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """cos and sin at `positions` for each RopeSpec: float32 [tokens, rotary_dim / 2] (for `Batch.rope`)."""
         return [(cos.index_select(0, positions), sin.index_select(0, positions)) for cos, sin in self._tables]
+
+    def rope_room(self, num_tokens: int) -> list[tuple[Tensor, Tensor]]:
+        """Tensors of the shapes of `rope_tables`, for `fill_rope_tables`."""
+        return [
+            (cos.new_empty(num_tokens, cos.shape[1]), sin.new_empty(num_tokens, sin.shape[1]))
+            for cos, sin in self._tables
+        ]
+
+    def fill_rope_tables(self, positions: Tensor, room: list[tuple[Tensor, Tensor]]) -> None:
+        """`rope_tables` into tensors that are there already, whose addresses others hold."""
+        for (cos, sin), (cos_room, sin_room) in zip(self._tables, room, strict=True):
+            torch.index_select(cos, 0, positions, out=cos_room)
+            torch.index_select(sin, 0, positions, out=sin_room)
+
+    @property
+    def waits_for_device(self) -> str:
+        """Why a forward pass needs the host to read something of the device, or ""."""
+        mixed = any(isinstance(layer.feed_forward, Mixture) for layer in self._layers)
+        return "the host lists the experts that a mixture has chosen" if mixed else ""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> float32 [rows, vocab], good until the next call."""

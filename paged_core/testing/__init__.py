@@ -9,5 +9,6 @@ overlapped.Overlapped        takes two steps at a time over any of these, and au
 seams.PreemptNow             forces a preemption of a chosen request at a chosen step
 seams.FaultyExecutor         fails at a chosen step
 accelerator.FakeAccelerator  a device whose streams run their work as late, or in as odd an order, as events allow
+attention.DeviceAttention    attention that looks at nothing but the arrays on the device
 tiny.write_tiny_llama        a random two-layer checkpoint on disk, for LLM(...)
 """

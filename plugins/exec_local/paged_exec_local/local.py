@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,11 @@ from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.executor import Executor, ExecutorNeed, KVCapacity, Span, Ticket
 from paged_core.api.loader import Loader, LoaderNeed
 from paged_core.api.sampler import Sampler, SamplerNeed
+from paged_core.device.staging import BatchSizes, Staging
+from paged_core.device.stream import CudaAccelerator
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.decoder import Decoder
+from paged_core.model.device_runner import DeviceRunner
 from paged_core.model.kernels import load_kernels
 from paged_core.model.memory import (
     large_blocks_returned,
@@ -33,10 +37,14 @@ if TYPE_CHECKING:
 
     from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.provider import PluginRegistry
+    from paged_core.device.stream import Accelerator
+    from paged_core.model.device_runner import Flight
+
+log = logging.getLogger("paged_core.model")
 
 
 class _Done(Ticket):
-    """A step that has already run: this executor is synchronous."""
+    """A step that has already run."""
 
     __slots__ = ("result",)
 
@@ -45,13 +53,29 @@ class _Done(Ticket):
         self.result = result
 
 
-class LocalExecutor(Executor):
-    """Runs a plan when it is submitted; `collect` hands over the result."""
+class _Running(Ticket):
+    """A step that a device has in its queue."""
 
-    def __init__(self, need: ExecutorNeed, plugins: PluginRegistry) -> None:
+    __slots__ = ("flight",)
+
+    def __init__(self, plan: StepPlan, flight: Flight) -> None:
+        super().__init__(plan)
+        self.flight = flight
+
+
+class LocalExecutor(Executor):
+    """On a CPU a plan runs when it is submitted, and `collect` hands over the result. A device with a queue of its own
+    (an accelerator; by default what the need's device is) is given two plans at a time, and `collect` waits for one."""
+
+    def __init__(self, need: ExecutorNeed, plugins: PluginRegistry, accelerator: Accelerator | None = None) -> None:
         self._need = need
         self._plugins = plugins
-        self._runner: Runner | None = None
+        self._accelerator = accelerator
+        if accelerator is None and need.device == "cuda":
+            self._accelerator = CudaAccelerator(torch.device("cuda", torch.cuda.current_device()))
+        self.max_in_flight = 1 if self._accelerator is None else 2
+        self._runner: Runner | DeviceRunner | None = None
+        self._pinned: list[torch.Tensor] = []
         self._trace = Trace()
         spec = need.spec
         self._attention_need = AttentionNeed(
@@ -96,32 +120,79 @@ class LocalExecutor(Executor):
                 need.device, spec.vocab_size, need.max_rows, need.eos_token_ids, logprobs_mode=need.logprobs_mode
             ),
         )
-        pools = tuple(
-            [self._cache(blocks, device) for _ in range(spec.num_layers)]
-            for blocks, device in ((num_blocks, need.device), (num_host_blocks, "cpu"))
+        pools = (
+            [self._cache(num_blocks, need.device) for _ in range(spec.num_layers)],
+            [self._cache(num_host_blocks, "cpu") for _ in range(spec.num_layers)],
         )
-        self._runner = Runner(decoder, self._attention, sampler, (pools[0], pools[1]), (tables, need.block_size))
+        if self._accelerator is None:
+            self._runner = Runner(decoder, self._attention, sampler, pools, (tables, need.block_size))
+        else:
+            self._runner = self._on_device(self._accelerator, decoder, sampler, pools, tables)
         if need.profile:
             self._runner.watch(self._trace)
 
     def submit(self, plan: StepPlan) -> Ticket:
-        """Run the step now."""
+        """Run the step now, or give it to the device."""
         if self._runner is None:
             raise EngineDeadError("the executor is not started or was closed")
+        if isinstance(self._runner, DeviceRunner):
+            return _Running(plan, self._runner.submit(plan))
         return _Done(plan, self._runner.run(plan))
 
     def collect(self, ticket: Ticket) -> StepResult:
-        """The step's result."""
-        assert isinstance(ticket, _Done)
-        return ticket.result
+        """The step's result; waits for a device."""
+        if isinstance(ticket, _Done):
+            return ticket.result
+        assert isinstance(ticket, _Running)
+        if not isinstance(self._runner, DeviceRunner):
+            raise EngineDeadError("the executor was closed")
+        return self._runner.collect(ticket.flight)
 
     def spans(self) -> list[Span]:
         """Parts of the steps since the last call."""
         return self._trace.take()
 
     def close(self) -> None:
-        """Drop weights and pools."""
+        """Drop weights and pools, once the device is done with them."""
+        if self._accelerator is not None and self._runner is not None:
+            self._accelerator.synchronize()
+            self._unpin()
         self._runner = None
+
+    def _unpin(self) -> None:
+        assert self._accelerator is not None
+        for cache in self._pinned:
+            self._accelerator.unpin(cache)
+        self._pinned.clear()
+
+    def _on_device(
+        self,
+        accelerator: Accelerator,
+        decoder: Decoder,
+        sampler: Sampler,
+        pools: tuple[list[torch.Tensor], list[torch.Tensor]],
+        tables: NDArray[np.int32],
+    ) -> DeviceRunner:
+        """A runner whose host pool is pinned, and which has captured its steps of decodes if it may."""
+        need = self._need
+        for cache in pools[1]:
+            why_not = accelerator.pin(cache)
+            if why_not:
+                log.warning("the host's KV pool stays pageable, swaps will be slow: %s", why_not)
+                self._unpin()  # all of it or nothing: who swaps looks at one layer
+                break
+            self._pinned.append(cache)
+        most = BatchSizes(max(need.token_budget, need.max_rows), need.max_rows, need.max_rows)
+        staging = Staging(accelerator, tables, need.block_size, most)
+        runner = DeviceRunner(decoder, self._attention, sampler, pools, staging, accelerator)
+        runner.capture(need.max_num_seqs or need.max_rows, self._why_eager())
+        return runner
+
+    def _why_eager(self) -> str:
+        """Why steps must not be captured, or ""."""
+        if self._need.enforce_eager:
+            return "enforce_eager is set"
+        return "" if "graphs" in self._need.attn_required else f"{self._need.attn} does not offer graphs"
 
     def _load(self) -> Decoder:
         """The model, with no more memory than its weights and the largest of them need besides."""
