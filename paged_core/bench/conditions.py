@@ -19,7 +19,10 @@ _PACKAGES = ("torch", "numba", "numpy")
 
 
 def conditions(facts: EngineConfig | None = None, **more: Any) -> dict[str, Any]:
-    """What to print under a table: machine, versions, load before the run, the engine's facts and whatever `more`."""
+    """What to print under a table: machine, versions, load before the run, the engine's facts and whatever `more`.
+
+    On the device cuda, of the facts or of `more`, the GPU and its software as well.
+    """
     found: dict[str, Any] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "processor": processor(),
@@ -39,7 +42,22 @@ def conditions(facts: EngineConfig | None = None, **more: Any) -> dict[str, Any]
             "block size": facts.block_size,
             "plugins": " ".join(facts.plugins.values()),
         }
-    return found | more
+    found |= more
+    return found | gpu() if found.get("device") == "cuda" else found
+
+
+def gpu(driver: str = "/sys/module/nvidia/version") -> dict[str, str]:
+    """The GPU that torch computes on, and the versions of what stands between it and a kernel."""
+    import torch
+
+    index = torch.cuda.current_device()
+    major, minor = torch.cuda.get_device_capability(index)
+    try:
+        version = Path(driver).read_text().strip()
+    except OSError:
+        version = "unknown"
+    name = f"{torch.cuda.get_device_name(index)} (sm_{major}{minor})"
+    return {"GPU": name, "driver": version, "CUDA": str(torch.version.cuda), "triton": _version("triton")}
 
 
 def load(cores: int) -> str:

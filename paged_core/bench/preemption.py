@@ -9,7 +9,7 @@ import numpy as np
 
 from paged_core.api.allocator import SwapPair
 from paged_core.api.attention import Attention, AttentionNeed
-from paged_core.bench.attention import empty_cache
+from paged_core.bench.kernels.paged import empty_cache
 from paged_core.bench.report import Column, Table
 from paged_core.bench.speed import LOWEST_ID
 from paged_core.bench.timing import measure

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paged_core.cli.bench_all import all_command
-from paged_core.cli.bench_kernels import attention_command, linear_command
+from paged_core.cli.bench_kernels import kernels_command, linear_command
 from paged_core.cli.bench_model import model_command
 from paged_core.cli.bench_options import (
     BENCH,
@@ -165,7 +165,7 @@ _OWN = [
     benchmark("engine", _engine, [plot_option(), rounds_option()], _ENGINE_HELP),
     model_command(),
     linear_command(),
-    attention_command(),
+    kernels_command(),
     startup_command(),
     memory_command(),
     quality_command(),

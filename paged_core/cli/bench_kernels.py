@@ -1,4 +1,4 @@
-"""`paged-core bench linear` and `bench attention`: the two kinds of kernel that take nearly all of a step's time."""
+"""`paged-core bench linear` and `bench kernels`: the two kinds of kernel that take nearly all of a step's time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paged_core.bench.kernels.cases import HEADS, OPERATIONS
 from paged_core.cli.bench_options import (
     BENCH,
     benchmark,
@@ -17,6 +18,7 @@ from paged_core.cli.bench_options import (
 )
 from paged_core.cli.command import Option
 from paged_core.cli.report import note
+from paged_core.settings import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,11 +31,22 @@ _LINEAR_HELP = """Every path of a linear layer on the shapes of SmolLM2-135M and
 
 Weights come from memory, not from caches. Each is held against the floor of this machine's peaks.
 """
-_ATTENTION_HELP = """An attention plugin alone: decode and prefill through block tables, held against the floor of
-this machine's peaks.
+_KERNELS_HELP = """Every kernel of an attention plugin, through its contract: decode, prefill of whole prompts and of
+chunks, writing, copying and swapping blocks.
+
+Each beside what this device copies and multiplies in the same run, and beside attention on contiguous keys and values.
 """
 _DTYPES = ("bfloat16", "float32")
-_KV_DTYPES = (*_DTYPES, "float16", "uint8")
+_KV_DTYPES = (*_DTYPES, "float16", "uint8", "float8_e4m3fn")
+_DEVICES = ("auto", "cpu", "cuda")
+_GRID = "Repeatable. Default: chosen cases, unless one of heads, context and batch is given: then their combinations."
+_KV_TEXT = (
+    "Element type of the KV cache, and but for uint8 and e4m3 of the queries. Repeatable. Default: all that the plugin "
+    "declares, of a CPU bfloat16, float32 and uint8."
+)
+_MEMORY_TEXT = (
+    "Most memory for what is compared; larger cases are left out. Default: 2GiB, of a GPU a quarter of what is free."
+)
 _MODELS = ("smollm2", "llama")
 
 
@@ -51,22 +64,32 @@ def _linear(parameters: Mapping[str, Any]) -> None:
     _report("bench linear", linear.linear_tables(readings, field, peaks, effort), peaks, parameters)
 
 
-def _attention(parameters: Mapping[str, Any]) -> None:
-    from paged_core.bench import attention
-    from paged_core.bench.attention_table import attention_tables
+def _kernels(parameters: Mapping[str, Any]) -> None:
+    from paged_core.bench.kernels.run import Asked, Effort, kernel_tables
+    from paged_core.bench.site import site_of
+    from paged_core.engine.hardware import choose_device
     from paged_core.plugins import bootstrap
     from paged_core.settings import Settings
 
-    settings = Settings.load(attn=parameters["attn"], block_size=parameters["block_size"])
-    peaks = _peaks(parameters)
-    rounds, clock = num_rounds(parameters), parameters["clock"]
-    choice = attention.Choice(settings.attn, settings.block_size, parameters["kv_dtype"], rounds, clock)
-    cases = attention.QUICK if parameters["quick"] else (*attention.DECODES, *attention.PREFILLS)
-    tables = attention_tables(bootstrap(settings), cases, choice, peaks, note)
-    _report("bench attention", tables, peaks, parameters)
+    settings = Settings.load(attn=parameters["attn"], device=parameters["device"])
+    device = choose_device(settings.device)
+    peaks = _peaks(parameters, device)
+    quick = parameters["quick"]
+    asked = Asked(
+        plugin=settings.attn,
+        operations=parameters["operation"] or OPERATIONS,
+        heads=parameters["heads"],
+        contexts=parameters["context"],
+        batches=parameters["batch"],
+        block_sizes=parameters["block_size"] or (settings.block_size,),
+        kv_dtypes=parameters["kv_dtype"],
+    )
+    effort = Effort(num_rounds(parameters), quick=quick, memory=parse_bytes(parameters["memory"]))
+    tables = kernel_tables(bootstrap(settings), asked, effort, site_of(device, parameters["clock"]), peaks, note)
+    _report("bench kernels", tables, peaks, parameters, device)
 
 
-def _peaks(parameters: Mapping[str, Any]) -> Peaks:
+def _peaks(parameters: Mapping[str, Any], device: str = "cpu") -> Peaks:
     """The peaks with the threads that were asked for, which everything that follows keeps."""
     import torch
 
@@ -75,15 +98,18 @@ def _peaks(parameters: Mapping[str, Any]) -> Peaks:
     if parameters["threads"] is not None:
         torch.set_num_threads(parameters["threads"])
     note("measuring the peaks of this machine")
-    return measure_peaks(clock=parameters["clock"])
+    return measure_peaks(clock=parameters["clock"], device=device)
 
 
-def _report(command: str, tables: list[Table], peaks: Peaks, parameters: Mapping[str, Any]) -> None:
+def _report(
+    command: str, tables: list[Table], peaks: Peaks, parameters: Mapping[str, Any], device: str = "cpu"
+) -> None:
     import torch
 
     from paged_core.bench import Report, conditions
 
-    facts = conditions(threads=torch.get_num_threads(), clock=parameters["clock"])
+    clock = parameters["clock"] if device == "cpu" else "events"
+    facts = conditions(threads=torch.get_num_threads(), clock=clock, device=device)
     publish(Report(command, facts, [*tables, peaks.table()]), parameters)
 
 
@@ -118,23 +144,27 @@ def linear_command() -> Command:
     return benchmark("linear", _linear, options, _LINEAR_HELP)
 
 
-def attention_command() -> Command:
-    """`bench attention`."""
+def kernels_command() -> Command:
+    """`bench kernels`."""
     options = [
         Option(["--attn"], section=BENCH, metavar="NAME", help="Attention backend: a plugin name, or auto."),
-        Option(
-            ["--block-size"], section=BENCH, type=click.IntRange(1), help="Token slots of one KV block. Default: 16."
+        Option(["--device"], section=BENCH, type=click.Choice(_DEVICES), help="Default: cuda where there is one."),
+        _several("--operation", click.Choice(OPERATIONS), "Only this. Repeatable. Default: all."),
+        _several(
+            "--heads", click.Choice(list(HEADS)), "Heads of Llama 3 8B (32/8 x 128), 32/32 x 128 or 9/3 x 64. " + _GRID
         ),
-        Option(
-            ["--kv-dtype"],
-            section=BENCH,
-            multiple=True,
-            type=click.Choice(_KV_DTYPES),
-            help="Element type of the KV cache; but for uint8 also of the queries. Repeatable. Default: bfloat16, "
-            "float32 and uint8, those that the plugin has.",
-        ),
+        _several("--context", click.IntRange(2), "Tokens of a sequence. " + _GRID),
+        _several("--batch", click.IntRange(1), "Sequences. " + _GRID),
+        _several("--block-size", click.IntRange(1), "Token slots of one KV block. Repeatable. Default: 16."),
+        _several("--kv-dtype", click.Choice(_KV_DTYPES), _KV_TEXT),
+        Option(["--memory"], section=BENCH, metavar="SIZE", help=_MEMORY_TEXT),
         rounds_option(),
-        clock_option(),
+        clock_option("Of a CPU: "),
         threads_option(),
     ]
-    return benchmark("attention", _attention, options, _ATTENTION_HELP)
+    return benchmark("kernels", _kernels, options, _KERNELS_HELP)
+
+
+def _several(name: str, kind: click.ParamType[Any], text: str) -> Option:
+    """An option that may be given several times."""
+    return Option([name], section=BENCH, multiple=True, type=kind, help=text)
