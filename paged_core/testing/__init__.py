@@ -10,5 +10,6 @@ seams.PreemptNow             forces a preemption of a chosen request at a chosen
 seams.FaultyExecutor         fails at a chosen step
 accelerator.FakeAccelerator  a device whose streams run their work as late, or in as odd an order, as events allow
 attention.DeviceAttention    attention that looks at nothing but the arrays on the device
+meta.MetaAccelerator         a device without numbers; `device_only` raises wherever the host would wait for one
 tiny.write_tiny_llama        a random two-layer checkpoint on disk, for LLM(...)
 """
