@@ -109,7 +109,7 @@ class Ledger:
         for run in decision.run:
             self._grow_run(run, builder, moves)
         plan = builder.build()
-        plan.changed_rows = np.concatenate([boundary, plan.changed_rows, _rows(changed)])
+        plan.changed_rows = np.concatenate([boundary, plan.changed_rows, _rows(changed + moves.returned)])
         if self.beams:
             plan.num_candidates = self.beams.wanted[plan.sample_rows]
         plan.swap_out, plan.copies, plan.swap_in = moves.swap_out, moves.copies, moves.swap_in

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paged_core.api.allocator import Allocator, BlockCopy, SwapPair
     from paged_core.api.batch import RowStart
     from paged_core.api.preemption import Preemption
-    from paged_core.api.request import Group
+    from paged_core.api.request import Group, Sequence
     from paged_core.engine.branches import Branches
     from paged_core.engine.queues import Queues
 
@@ -32,6 +32,7 @@ class Moves:
         self.swap_in: list[SwapPair] = []
         self.copies: list[BlockCopy] = []
         self.started: list[RowStart] = []
+        self.returned: list[Sequence] = []  # whose tables came back from the host
 
 
 class Residence:
@@ -86,6 +87,7 @@ class Residence:
         if pairs is None:
             raise no_room(group, "swapping in")
         moves.swap_in += pairs
+        moves.returned += group.live
         self._queues.settle(group)
 
     def _num_blocks(self, group: Group) -> int:

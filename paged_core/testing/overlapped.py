@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OverlappedTicket(Ticket):
-    """A step that has not run. `tables` are the table rows of `plan.rows`; `groups` who owns these rows.
+    """A step that has not run. `tables` are all block tables as it found them; `groups` who owns its rows.
 
     `reads` and `writes` are slots (block * block_size + offset); `draws_of` is the step submitted before, if it was in
     flight.
@@ -37,7 +37,7 @@ class OverlappedTicket(Ticket):
         self.groups: list[object] = []
         self.reads: list[set[int]] = []  # of each sequence
         self.writes: list[set[int]] = []
-        for table, length, num in zip(tables, plan.seq_lens, np.diff(plan.query_start), strict=True):
+        for table, length, num in zip(tables[plan.rows], plan.seq_lens, np.diff(plan.query_start), strict=True):
             slots = [int(table[i // block_size]) * block_size + i % block_size for i in range(length)]
             self.reads.append(set(slots[: length - num]))
             self.writes.append(set(slots[length - num :]))
@@ -87,7 +87,7 @@ class Overlapped(Executor):
         """Note the step; it begins when it is collected."""
         assert len(self._open) < 2, "a third step in flight"
         before = self._open[-1].plan if self._open else None
-        ticket = OverlappedTicket(plan, self._tables[plan.rows].copy(), self._block_size, before)
+        ticket = OverlappedTicket(plan, self._tables.copy(), self._block_size, before)
         self._check_sources(ticket)
         if self._engine is not None:
             owners = self._engine._ledger.queues.group_of_row
@@ -107,7 +107,7 @@ class Overlapped(Executor):
         assert isinstance(ticket, OverlappedTicket)
         self._check_held(ticket)
         plan = ticket.plan
-        self._seen[plan.rows] = ticket.tables
+        self._seen[:] = ticket.tables
         if plan.token_source is not None:
             assert self._last is not None
             drawn = self._last[1].tokens[plan.token_source, 0]

@@ -53,6 +53,7 @@ KINDS = {  # every kind of request goes through the whole matrix: enter a new on
         temperature=0, use_beam_search=True, beam_width=3, n=2, max_tokens=12, structured_outputs=LLGUIDANCE
     ),
 }  # fmt: skip
+WAITING = {kind for kind in KINDS if "form" in kind or "beams" in kind}  # the next step needs their tokens
 STREAMED = set(KINDS) - {"beams", "form beams"}
 MIXES = {  # batch mate by batch mate: (kind, prompt)
     "alone": [("three", PROMPTS[6])],
@@ -160,6 +161,7 @@ def test_any_block_size_mix_cache_and_chunking_gives_the_tokens_of_a_request_alo
         engine = logits(
             alloc=alloc, block_size=block_size, prefix_cache=warmth != "off", token_budget=token_budget,
             max_num_seqs=11, num_blocks=256, jump_forward=(i + block_size) % 3 != 0,
+            in_flight=1 + (i + block_size + token_budget) % 2,
         )  # fmt: skip
         for name in ("first", "second") if warmth == "warm" else ("only",):
             play(engine, finish, mix, name, stream=token_budget == 11)
@@ -182,7 +184,7 @@ def test_preempted_at_every_step_gives_the_tokens_of_a_request_alone(
         engine = logits(
             wrap=lambda inner: PreemptNow(inner, when), alloc=alloc, preempt=preempt, block_size=block_size,
             prefix_cache=warmth != "off", token_budget=(11, 64)[(at + (alloc == "alloc_cow")) % 2], max_num_seqs=11,
-            num_blocks=512 // block_size, jump_forward=at % 3 != 0,
+            num_blocks=512 // block_size, jump_forward=at % 3 != 0, in_flight=1 + at // 2 % 2,
         )  # fmt: skip
         if warmth == "warm":
             play(engine, finish, MIXES[mix], "first", stream=False)
@@ -266,17 +268,24 @@ def drawn_shape(draw):
     }
 
 
+@pytest.mark.parametrize("in_flight", [1, 2])
 @pytest.mark.parametrize("seed", range(48))
-def test_requests_of_every_kind_on_any_engine_answer_as_alone_and_leave_nothing(logits, finish, seed):
-    """Nothing here is chosen by hand: kinds, arrivals, engine, aborts and forced preemptions are all drawn."""
+def test_requests_of_every_kind_on_any_engine_answer_as_alone_and_leave_nothing(logits, finish, seed, in_flight):
+    """Nothing here is chosen by hand: kinds, arrivals, engine, aborts, deadlines and forced preemptions are all drawn.
+    With two steps in flight, every second engine has only requests that do not keep the next step waiting."""
     drain, expected = finish
     draw = random.Random(seed)
     rate, shape = draw.choice([0, 0.01, 0.05]), drawn_shape(draw)
-    engine = logits(wrap=lambda inner: PreemptNow(inner, lambda step, group: draw.random() < rate), **shape)
+    engine = logits(
+        wrap=lambda inner: PreemptNow(inner, lambda step, group: draw.random() < rate), in_flight=in_flight, **shape
+    )
+    kinds = list(KINDS) if in_flight == 1 or seed % 2 else [kind for kind in KINDS if kind not in WAITING]
     wanted, finished = {}, {}
     for i in range(draw.randrange(3, 14)):
-        kind, prompt = draw.choice(list(KINDS)), draw.choice(PROMPTS)
-        engine.add_request(str(i), prompt, KINDS[kind], stream=kind in STREAMED and draw.random() < 0.4)
+        kind, prompt = draw.choice(kinds), draw.choice(PROMPTS)
+        late = engine._clock.now() + draw.random() * 0.01 if draw.random() < 0.1 else None
+        stream = kind in STREAMED and draw.random() < 0.4
+        engine.add_request(str(i), prompt, KINDS[kind], stream=stream, deadline=late)
         wanted[str(i)] = kind, tuple(prompt)
         for _ in range(draw.randrange(4)):
             finished |= {output.request_id: output for output in engine.step() if output.finished}
@@ -285,6 +294,7 @@ def test_requests_of_every_kind_on_any_engine_answer_as_alone_and_leave_nothing(
                 del wanted[output.request_id]
     finished |= drain(engine)
     for name, (kind, prompt) in wanted.items():
-        assert branches(finished[name]) == expected(kind, prompt, shape["jump_forward"]), f"{name}: {kind}, {shape}"
+        if finished[name].error is None:  # it met its deadline
+            assert branches(finished[name]) == expected(kind, prompt, shape["jump_forward"]), f"{name}: {kind}, {shape}"
     blocks = engine.stats().blocks
     assert (blocks.free, blocks.host_free) == (blocks.total, blocks.host_total)

@@ -28,6 +28,7 @@ GROWS = {  # what may differ when nobody is left
     "_ledger._ended_rows": "rows of which the executor hears with the next step",
     "_ledger.prefixes._sets": "rows that decoded together in the last step",
     "_executor._salts": "one per row, this test's executor",
+    "_executor.inner._salts": "one per row, this test's executor",
     "_compiling._compiler._cache": "compiled grammars, up to a limit of bytes",
     "_compiling._compiler._children": "compiling processes, two at most",
     "_compiling._compiler._idle": "compiling processes, two at most",
@@ -150,12 +151,14 @@ class Traffic:
 
 @pytest.mark.parametrize("alloc", ["alloc_cow", "alloc_radix"])
 @pytest.mark.parametrize("preempt", ["preempt_recompute", "preempt_swap"])
+@pytest.mark.parametrize("in_flight", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_request_leaves_anything_behind(logits, drain, alloc, preempt, seed):
+def test_no_request_leaves_anything_behind(logits, drain, alloc, preempt, seed, in_flight):
     draw = random.Random(-seed)
     engine = logits(
         wrap=lambda inner: PreemptNow(inner, lambda step, group: draw.random() < 0.01),
         alloc=alloc, preempt=preempt, num_blocks=24, num_host_blocks=12, token_budget=16, max_num_seqs=8,
+        in_flight=in_flight,
     )  # fmt: skip
     fresh, traffic = containers(engine), Traffic(engine, seed)
     num_busy = 0
