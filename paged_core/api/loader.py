@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 class LoaderNeed:
     """The model as the user named it: a folder, a .gguf file, a registry name or a Hub id.
 
-    `cache_dir` is this user's private folder for downloads; None = the loader's own choice.
+    `cache_dir` is this user's private folder for downloads; None = the loader's own choice. `device` is where the
+    weights go: what is made, not read, may as well be made there.
     """
 
     model: str
     cache_dir: str | None = None
+    device: str = "cpu"
     required: frozenset[str] = frozenset()
 
 
@@ -88,5 +90,5 @@ class Loader(ABC):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Stream (canonical name, tensor) pairs as stored, each once (`paged_core.model.weights` lists the names).
 
-        May be called again, and then streams the same.
+        Tensors lie in host memory or on the need's device.         May be called again, and then streams the same.
         """

@@ -197,7 +197,8 @@ class LocalExecutor(Executor):
     def _load(self) -> Decoder:
         """The model, with no more memory than its weights and the largest of them need besides."""
         need = self._need
-        loader: Loader = self._plugins.create("loader", need.loader, LoaderNeed(need.model, need.cache_dir))
+        wanted = LoaderNeed(need.model, need.cache_dir, need.device)
+        loader: Loader = self._plugins.create("loader", need.loader, wanted)
         loader.pull()
         if need.cache_dir and need.device == "cpu":
             use_cache_dir(str(Path(need.cache_dir) / "kernels"))
