@@ -1,4 +1,4 @@
-"""attn_cuda_host: the backend of attn_cuda with its kernels on the CPU. For tests: `--paged-plugin` loads this file."""
+"""The backend of attn_cuda with its kernels on the CPU, plain and checked: for tests, loaded by `--paged-plugin`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,20 @@ class HostAttentionProvider(Provider[AttentionNeed, Attention]):
         return CudaAttention(need, HostLauncher())
 
 
+class CheckedAttentionProvider(HostAttentionProvider):
+    """The same backend, each call of which is checked for races and for accesses out of bounds."""
+
+    name: ClassVar[str] = "attn_cuda_checked"
+    summary: ClassVar[str] = "the kernels of attn_cuda, emulated on the CPU in several orders between guard pages"
+
+    def create(self, need: AttentionNeed, settings: PluginSettings, plugins: PluginRegistry) -> Attention:
+        """The backend over the emulation, behind CheckedAttention."""
+        from cuda_emulation.checked import CheckedAttention
+
+        return CheckedAttention(need)
+
+
 @hookimpl
-def paged_attention() -> HostAttentionProvider:
-    """Offer the emulated backend."""
-    return HostAttentionProvider()
+def paged_attention() -> list[HostAttentionProvider]:
+    """Offer the emulated backends."""
+    return [HostAttentionProvider(), CheckedAttentionProvider()]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,10 +29,17 @@ def run_suite(
 ) -> dict[tuple[str, str], Outcome]:
     """Judge the plugins `names` by `tests`; the outcome by (name, test). A pair that was not judged is absent.
 
-    `mutant_modules` are files of this folder without `.py`; a test is `file.py::test_name`, relative to the suite's
-    folder, without parameters; `keep` narrows further, as pytest's option -k does. Raises AssertionError with the
-    output when the run did not come to its end.
+    `mutant_modules` are files without `.py`, relative to this folder; a test is `file.py::test_name`, relative to the
+    suite's folder, without parameters; `keep` narrows further, as pytest's option -k does. Raises AssertionError with
+    the output when the run did not come to its end.
     """
+    return _outcomes(run_report(kind, mutant_modules, names, tests, keep))
+
+
+def run_report(
+    kind: str, mutant_modules: Iterable[str], names: Iterable[str], tests: Iterable[str], keep: str = ""
+) -> list[dict[str, Any]]:
+    """The same; what the suite's report says of each plugin. A test may also be a whole file."""
     import paged_conformance.suite
 
     suite = Path(next(iter(paged_conformance.suite.__path__)))
@@ -51,13 +58,14 @@ def run_suite(
         )
         said = f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
         assert report.exists(), f"the suite did not run to its end (exit code {done.returncode}):\n{said}"
-        return _outcomes(report)
+        plugins: list[dict[str, Any]] = json.loads(report.read_text())["plugins"]
+        return plugins
 
 
-def _outcomes(report: Path) -> dict[tuple[str, str], Outcome]:
+def _outcomes(plugins: list[dict[str, Any]]) -> dict[tuple[str, str], Outcome]:
     """The worst outcome by (plugin, test) over the tests' parameters."""
     worst: dict[tuple[str, str], Outcome] = {}
-    for plugin in json.loads(report.read_text())["plugins"]:
+    for plugin in plugins:
         for test, facts in plugin["tests"].items():
             pair = (plugin["name"], test.partition("[")[0])
             outcome = Outcome(facts["outcome"], facts.get("message", ""))

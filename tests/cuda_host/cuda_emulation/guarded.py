@@ -35,10 +35,12 @@ class GuardedMemory:
         self._held.clear()
 
     def like(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
-        """A contiguous copy of `tensor`. Its size in bytes decides its alignment: 16 where that is a multiple of it."""
+        """A copy of `tensor` with its strides, NaN between its rows. It is aligned to 16 bytes if its extent allows."""
         import torch
 
-        copy = self.empty(tuple(tensor.shape), tensor.dtype, name)
+        pairs = zip(tensor.shape, tensor.stride(), strict=True)
+        extent = 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
+        copy = self.empty((extent,), tensor.dtype, name).as_strided(tensor.shape, tensor.stride())
         with torch.no_grad():
             copy.copy_(tensor)
         return copy
