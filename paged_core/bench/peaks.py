@@ -77,10 +77,16 @@ def measure_peaks(
     A product's peak is that of the fastest linear path that serves here: on some processors torch's plain float32
     product reaches less than half of oneDNN's. float16 is taken to be as fast as bfloat16.
     """
+    usual_bytes, usual_order = _SIZES[device]
+    site = site_of(device, clock)
+    found = _measured(site, num_bytes or usual_bytes, order or usual_order)
+    site.release()
+    return found
+
+
+def _measured(site: Site, num_bytes: int, order: int) -> Peaks:
     import torch
 
-    site, (usual_bytes, usual_order) = site_of(device, clock), _SIZES[device]
-    num_bytes, order = num_bytes or usual_bytes, order or usual_order
     floats = torch.ones(num_bytes // 4, device=site.device)
     read = max(_best(4 * len(floats), read_once, site) for read_once in (floats.sum, floats.amax))
     half = len(floats) // 2

@@ -1,6 +1,8 @@
-"""Models of random weights: a shape by name instead of a file, for speed alone. A loader plugin like any other:
+"""Models of random weights: a shape by name instead of a file, for speed alone. A loader plugin like any other, which
+benchmarks load by themselves where the model's name says so:
 
-paged-core bench latency --plugin paged_core.bench.shapes --model random:llama-1.1b
+paged-core bench latency --model random:llama-3-8b --device cuda
+paged-core run --plugin paged_core.bench.shapes --model random:llama-1.1b ...
 """
 
 from __future__ import annotations
@@ -31,10 +33,17 @@ _LLAMA = {
     "tie_word_embeddings": False,
     "dtype": "bfloat16",
 }
+_LLAMA_3 = _LLAMA | {"vocab_size": 128256, "max_position_embeddings": 8192, "rope_theta": 500000.0}
 SHAPES: Mapping[str, Mapping[str, Any]] = {
     "llama-1.1b": _LLAMA
     | {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
     | {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64},
+    "llama-3-1b": _LLAMA_3
+    | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True},
+    "llama-3-8b": _LLAMA_3
+    | {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+    | {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128},
     "smollm2-135m": _LLAMA
     | {"vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
     | {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64, "tie_word_embeddings": True},
@@ -66,14 +75,15 @@ class RandomProvider(Provider[LoaderNeed, Loader]):
 
     def create(self, need: LoaderNeed, settings: PluginSettings, plugins: PluginRegistry) -> Loader:
         """The loader of that shape; nothing is drawn yet."""
-        return RandomLoader(SHAPES[need.model.removeprefix(PREFIX)])
+        return RandomLoader(SHAPES[need.model.removeprefix(PREFIX)], need.device)
 
 
 class RandomLoader(Loader):
-    """Weights of one model, drawn as they are asked for: always the same ones."""
+    """Weights of one model, made on the device as they are asked for: always the same ones."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], device: str = "cpu") -> None:
         self._config = config
+        self._device = device
 
     def pull(self, progress: Callable[[str], None] | None = None) -> Path:
         """There are no files; this one is as good as any."""
@@ -92,15 +102,18 @@ class RandomLoader(Loader):
         return IdsOnly(int(self._config["vocab_size"]))
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Normal numbers of a deviation that keeps activations finite, ones for norms; in bfloat16, one at a time."""
+        """Normal numbers of a deviation that keeps activations finite, ones for norms; in bfloat16, one at a time.
+
+        Only the numbers that are repeated pass through host memory: so they are the same on every device.
+        """
         import torch
 
         from paged_core.model.weights import expected_shapes
 
         drawn = torch.empty(_DRAWN).normal_(0, _DEVIATION, generator=torch.Generator().manual_seed(0))
-        drawn = drawn.to(torch.bfloat16)
+        drawn = drawn.to(self._device, torch.bfloat16)
         for name, shape in expected_shapes(self.spec()).items():
-            tensor = torch.ones(shape, dtype=torch.bfloat16)
+            tensor = torch.ones(shape, dtype=torch.bfloat16, device=self._device)
             if "norm" not in name:
                 for part in torch.split(tensor.view(-1), _DRAWN):
                     part.copy_(drawn[: len(part)])

@@ -65,6 +65,11 @@ class Site:
         if self.accelerator is not None:
             self.accelerator.synchronize()
 
+    def release(self) -> None:
+        """Give the device back what nothing uses any more: torch keeps it, and others see it as taken."""
+        if self.accelerator is not None:
+            torch.cuda.empty_cache()
+
 
 def site_of(device: str, clock: str = "wall") -> Site:
     """The site of "cpu", by one of `CLOCKS`, or of "cuda", whose clock is its own."""

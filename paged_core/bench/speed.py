@@ -17,9 +17,11 @@ from paged_core.bench.report import Column, Report, Table
 from paged_core.bench.stub import Arrival
 from paged_core.bench.timing import measure
 from paged_core.engine.assemble import locate
+from paged_core.engine.hardware import choose_device
 from paged_core.engine.llm import LLM
 from paged_core.errors import ConfigError
 from paged_core.plugins import bootstrap
+from paged_core.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -79,13 +81,18 @@ class Bench:
     """
 
     def __init__(self, settings: Mapping[str, Any], say: Callable[[str], None], peaks: Peaks | None = None) -> None:
-        self.llm = LLM(**dict(settings, prefix_cache=False))
         self.say = say
-        if peaks is None:
-            say("measuring the peaks of this machine")
-        self.peaks = peaks or measure_peaks()
+        # on a GPU before the engine takes its memory, on a CPU with the threads that the engine has set
+        if peaks is None and choose_device(Settings.load(device=settings.get("device")).device) == "cuda":
+            peaks = self._measured("cuda")
+        self.llm = LLM(**dict(settings, prefix_cache=False))
+        self.peaks = peaks or self._measured("cpu")
         spec = locate(self.llm.settings, bootstrap(self.llm.settings)).spec
         self.floor: Floor = floor_of(spec, self.engine.facts, self.peaks)
+
+    def _measured(self, device: str) -> Peaks:
+        self.say("measuring the peaks of this machine")
+        return measure_peaks(device=device)
 
     @property
     def engine(self) -> Engine:

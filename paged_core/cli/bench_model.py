@@ -16,6 +16,7 @@ from paged_core.cli.bench_options import (
     publish,
     rounds_option,
     seed_option,
+    with_shapes,
 )
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
@@ -33,7 +34,6 @@ Without a model, of a Llama of 1.1B with random weights: nothing is downloaded o
 """
 _DEFAULT = "llama-1.1b"
 _QUICK = "tiny"
-_LOADER = "paged_core.bench.shapes"
 
 
 def _model(parameters: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ def _model(parameters: Mapping[str, Any]) -> None:
         raise ConfigError("--shape and --model name two models; give one of them")
     if "model" not in settings:
         settings["model"] = PREFIX + (shape or (_QUICK if parameters["quick"] else _DEFAULT))
-        settings["plugin_modules"] = (*settings.get("plugin_modules", ()), _LOADER)
+        settings = with_shapes(settings)
     default = Choice()
     choice = Choice(
         weights=parameters["weights"] or default.weights,

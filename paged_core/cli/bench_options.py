@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paged_core.bench.shapes import PREFIX
 from paged_core.cli.command import Command, Option
 from paged_core.cli.options import engine_flags
 from paged_core.errors import ConfigError
@@ -18,11 +19,26 @@ if TYPE_CHECKING:
     from paged_core.cli.command import Action
 
 BENCH = "Benchmark"
+_SHAPES = "paged_core.bench.shapes"
 
 
 def model_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's settings that were given, and a KV pool of modest size."""
-    return {"kv_memory": "1GiB"} | engine_flags(parameters)
+    """The engine's settings that were given; a KV pool of modest size unless a GPU's is asked for, which is its own.
+
+    A model that is a mere shape brings its loader.
+    """
+    given = engine_flags(parameters)
+    if given.get("device") != "cuda":
+        given = {"kv_memory": "1GiB"} | given
+    return with_shapes(given)
+
+
+def with_shapes(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with the loader of random weights where the model's name asks for it."""
+    modules = settings.get("plugin_modules", ())
+    if not str(settings.get("model", "")).startswith(PREFIX) or _SHAPES in modules:
+        return dict(settings)
+    return {**settings, "plugin_modules": (*modules, _SHAPES)}
 
 
 def num_rounds(parameters: Mapping[str, Any]) -> int:

@@ -126,7 +126,7 @@ def cases(device: str, operations: Sequence[str], quick: bool) -> list[Case]:
 def chosen(
     operations: Sequence[str], heads: Sequence[Heads], contexts: Sequence[int], batches: Sequence[int]
 ) -> list[Case]:
-    """Every combination of what was asked for. Prompts are computed whole, and longer ones in a last chunk too."""
+    """Every combination of what was asked for. A prompt is computed whole and, where it is longer, in a last chunk."""
     pairs = list(product(heads, batches, contexts))
     found = [Case(each, batch, context) for each, batch, context in pairs if context > 1]
     found += [Case(each, batch, context, context) for each, batch, context in pairs if context > 1]

@@ -68,11 +68,13 @@ def kernel_tables(
         several = bool(asked.kv_dtypes) or case.every_type
         measured = backends if several else [one for one in backends if one.kv_dtype == backends[0].kv_dtype]
         read_case(plugins, case, measured, site, effort.rounds, log)
+        site.release()
     names = tuple(HEADS[name] for name in asked.heads) or ((SMOLLM2,) if effort.quick else (LLAMA_8B,))
     for move in moves(asked.operations, names, effort.quick):
         say(f"{move.direction}, {move.blocks} blocks, {move.heads}")
         for backend in (one for one in backends if one.kv_dtype == backends[0].kv_dtype):
             read_move(plugins, move, backend, site, effort.rounds, log)
+            site.release()
     tables = [
         *step_tables(log, peaks, site, effort.rounds),
         *move_tables(log.moved, peaks, site),

@@ -104,7 +104,7 @@ def _attention(kind: str, readings: Sequence[Reading], peaks: Peaks, site: Site)
         table.add(*_lead(one), *cells, one.seconds.spread, one.backend.plugin)
     table.notes += [
         "KV bytes = 2 x sequences x context x KV heads x (head size x element bytes + bytes a row), each once.",
-        "Operations = 4 x head size x query heads x pairs; causal pairs a sequence = new x context - new (new - 1) / 2.",
+        "Operations = 4 x head size x query heads x pairs, causal: new x context - new (new - 1) / 2 a sequence.",
     ]
     return table
 
@@ -163,7 +163,7 @@ def _method(site: Site, rounds: int) -> list[str]:
         clock, memory = "the host's clock", "reading"
     return [
         f"Medians of {rounds} rounds in turns, by {clock}; samples of at least {site.sample_s * 1e3:.0f} ms. Layers",
-        f"take turns over {site.rotation / 2**20:,.3g} MiB of keys and values: a call finds its own in memory. Of memory: KV",
-        f"bytes at the peak of {memory}. Of limit: that, or all operations at the peak of products in the",
-        "queries' type, whichever takes longer. A plugin's call writes K and V too, its rivals only attend.",
+        f"take turns over {site.rotation / 2**20:,.3g} MiB of keys and values: a call finds its own in memory. Of",
+        f"memory: KV bytes at the peak of {memory}. Of limit: that, or all operations at the peak of",
+        "products in the queries' type, whichever takes longer. A plugin writes K and V too, its rivals only attend.",
     ]
