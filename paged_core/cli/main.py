@@ -24,6 +24,7 @@ INTERRUPTED = 130
 # name -> module:attribute, short help. Resolved on use: `--help` must not import what only `run` needs.
 _BUILTINS = {
     "run": ("paged_core.cli.run:run_command", "Answer a prompt, a file of prompts, or chat."),
+    "serve": ("paged_core.cli.serve:serve_command", "Serve the model over HTTP, as OpenAI's API has it."),
     "pull": ("paged_core.cli.pull:pull_command", "Obtain a model, so that it runs without the network."),
     "inspect": ("paged_core.cli.inspect:inspect_command", "Show a model's facts and what fits on this machine."),
     "plugins": ("paged_core.cli.plugins:plugins_command", "List plugins, their status and settings."),

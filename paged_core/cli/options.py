@@ -49,7 +49,8 @@ _SAMPLING: tuple[tuple[str, click.ParamType[Any], str], ...] = (
 def engine_options(without: frozenset[str] = frozenset()) -> list[click.Option]:
     """One option per field of `Settings`, plus --plugin. None means "not given"."""
     fields = Settings.model_fields.items()
-    options: list[click.Option] = [_option(name, field) for name, field in fields if name not in _NO_FLAG | without]
+    skipped = _NO_FLAG | without
+    options: list[click.Option] = [setting_option(name, field) for name, field in fields if name not in skipped]
     text = "Load one more plugin: a module name, a .py file or a package folder. Repeatable."
     options.append(
         Option(["--plugin", "plugin_modules"], section=ENGINE, multiple=True, metavar="MODULE", help=text),
@@ -96,15 +97,16 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _option(name: str, field: FieldInfo) -> click.Option:
+def setting_option(name: str, field: FieldInfo, section: str = ENGINE) -> click.Option:
+    """The option of one field of a settings class. None means "not given"."""
     text = field.description or ""
     if field.annotation is bool:
         declaration = f"{_flag(name)}/{_flag('no_' + name)}"
         shown = _flag(name if field.default else "no_" + name)
-        return Option([declaration, name], section=ENGINE, default=None, help=f"{text} [default: {shown}]")
+        return Option([declaration, name], section=section, default=None, help=f"{text} [default: {shown}]")
     if field.default not in (None, (), "auto"):
         text += f" [default: {_shown(name, field.default)}]"
-    return Option([_flag(name), name], section=ENGINE, type=_type(field), metavar=_metavar(name, field), help=text)
+    return Option([_flag(name), name], section=section, type=_type(field), metavar=_metavar(name, field), help=text)
 
 
 def _shown(name: str, value: object) -> str:

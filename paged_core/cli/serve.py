@@ -1,0 +1,91 @@
+"""`paged-core serve`: the model behind OpenAI's API."""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paged_core.cli.command import Command, Option
+from paged_core.cli.options import engine_flags, engine_options, setting_option
+from paged_core.cli.report import note
+from paged_core.errors import ConfigError
+from paged_core.server.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from paged_core.engine.aio import AsyncLLM
+
+SERVER = "Server (also PAGED_SERVE_NAME in the environment, or a line below [serve] in paged.toml)"
+_NEEDED = ("fastapi", "uvicorn", "prometheus_client", "uvloop")
+
+HELP = """Serve MODEL over HTTP, as OpenAI's API has it.
+
+Listens on this machine only unless --host says otherwise. The line "ready" on standard output has the URL; everything
+else goes to standard error. SIGTERM lets running requests finish, a second one does not.
+"""
+
+
+def open_llm(settings: Mapping[str, Any]) -> AsyncLLM:
+    """The model, loaded, its engine running. Tests replace this function."""
+    from paged_core.engine.aio import AsyncLLM
+
+    return AsyncLLM(**settings)
+
+
+def serve(parameters: Mapping[str, Any]) -> int:
+    """Bind, load, serve; returns the exit code."""
+    level = logging.INFO if parameters["verbose"] else logging.WARNING
+    logging.getLogger("paged_core").setLevel(level)
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        names = ", ".join(missing)
+        raise ConfigError(f'serving needs packages that are not here ({names}): pip install "paged-core[serve]"')
+    settings = ServeSettings.load(**{name: parameters[name] for name in ServeSettings.model_fields})
+    from paged_core.server.app import create_app
+    from paged_core.server.lifecycle import bind
+    from paged_core.server.lifecycle import serve as run_server
+
+    sock = bind(settings)
+    try:
+        llm = open_llm(_engine_settings(parameters))
+        try:
+            for line in llm.engine.facts.describe():
+                note(line)
+            app = create_app(llm, settings)
+            return run_server(app, sock, lambda url: click.echo(ready_line(url, llm, app.state.server.names)))
+        finally:
+            llm.shutdown()
+    finally:
+        sock.close()
+
+
+def ready_line(url: str, llm: AsyncLLM, names: tuple[str, ...]) -> str:
+    """What a script that starts the server waits for."""
+    facts = llm.engine.facts
+    plugins = " ".join(f"{kind}={name}" for kind, name in facts.plugins.items())
+    return f"ready: {url} model={','.join(names)} kv_tokens={facts.kv_tokens} {plugins}"
+
+
+def _engine_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    flags = engine_flags(parameters)
+    named = parameters["model_name"]
+    if named is not None and flags.get("model", named) != named:
+        raise ConfigError(f"MODEL says {named} and --model says {flags['model']}: give one of them")
+    return flags if named is None else {**flags, "model": named}
+
+
+def _own_options() -> list[click.Parameter]:
+    return [
+        click.Argument(["model_name"], metavar="[MODEL]", required=False),
+        *(setting_option(name, field, SERVER) for name, field in ServeSettings.model_fields.items()),
+        Option(
+            ["--verbose", "-v"], section=SERVER, is_flag=True, help="Log every request and why plugins were chosen."
+        ),
+    ]
+
+
+serve_command = Command("serve", serve, [*_own_options(), *engine_options()], HELP)

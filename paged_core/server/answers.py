@@ -1,0 +1,149 @@
+"""Answers of /v1/completions: outputs of the engine become choices, whole or as chunks of a stream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paged_core.server.cursor import Cursor, News
+from paged_core.server.logprobs import completion_logprobs, prompt_logprobs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+
+    from paged_core.api.output import RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every chunk of an answer repeats."""
+
+    id: str
+    kind: str
+    model: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def new(cls, prefix: str, kind: str, model: str) -> Head:
+        """With an id of its own."""
+        return cls(f"{prefix}-{uuid.uuid4().hex}", kind, model)
+
+    def body(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        """An answer or a chunk of it with these choices."""
+        return {
+            "id": self.id,
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": None,
+            "choices": choices,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """What the caller of a stream asked for besides the answer."""
+
+    usage: bool = False
+    usage_always: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionShape:
+    """How the answer to a completion request looks. `echoes`: texts of the prompts to begin with, or None.
+    `hide_answer`: the prompt alone was asked for (max_tokens 0)."""
+
+    n: int = 1
+    num_logprobs: int | None = None
+    echoes: list[str] | None = None
+    hide_answer: bool = False
+    show_prompt_logprobs: bool = False
+    show_token_ids: bool = False
+    tokens_as_ids: bool = False
+
+
+class CompletionAnswer:
+    """One request's choices: index of the prompt x n + index of the branch."""
+
+    def __init__(self, head: Head, shape: CompletionShape, token_text: Callable[[int], str]) -> None:
+        self._head = head
+        self._shape = shape
+        self._token_text = token_text
+        self._cursors: defaultdict[int, Cursor] = defaultdict(Cursor)
+
+    def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        """The response to a request that does not stream."""
+        choices = [choice for prompt, output in enumerate(outputs) for choice in self._choices(prompt, output)]
+        return {**self._head.body(choices), "usage": usage(outputs, hidden=self._shape.hide_answer)}
+
+    async def chunks(
+        self, stream: AsyncIterator[tuple[int, RequestOutput]], wants: Streaming
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The chunks of a stream; with usage as the caller wants it."""
+        latest: dict[int, RequestOutput] = {}
+        async for prompt, output in stream:
+            latest[prompt] = output
+            for choice in self._choices(prompt, output):
+                now = usage(latest.values(), hidden=self._shape.hide_answer) if wants.usage_always else None
+                yield {**self._head.body([choice]), **({"usage": now} if wants.usage or now else {})}
+        if wants.usage:
+            yield {**self._head.body([]), "usage": usage(latest.values(), hidden=self._shape.hide_answer)}
+
+    def _choices(self, prompt: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        """What is new of every branch of one prompt."""
+        for i, branch in enumerate(output.outputs):
+            index = prompt * self._shape.n + i
+            cursor = self._cursors[index]
+            begins, before = not cursor.begun, cursor.num_chars
+            news = cursor.news(branch)
+            if news is None:
+                continue
+            cursor.begun = True
+            echo = self._shape.echoes[prompt] if self._shape.echoes is not None else ""
+            yield self._choice(index, output, news, (echo if begins else None, before + len(echo) * (not begins)))
+
+    def _choice(self, index: int, output: RequestOutput, news: News, place: tuple[str | None, int]) -> dict[str, Any]:
+        """`place`: the prompt's text to begin with (None: has been sent), and characters sent before."""
+        shape, (echo, offset) = self._shape, place
+        if shape.hide_answer:
+            news = News("", [], [], "length")
+        choice = {
+            "index": index,
+            "text": (echo or "") + news.text,
+            "logprobs": self._logprobs(output, news, offset, begins=echo is not None),
+            "finish_reason": news.finish_reason,
+            "stop_reason": news.stop_reason,
+        }
+        if shape.show_prompt_logprobs and echo is not None:
+            choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs or [])
+        if shape.show_token_ids:
+            choice["prompt_token_ids"] = output.prompt_token_ids if echo is not None else None
+            choice["token_ids"] = news.token_ids
+        return choice
+
+    def _logprobs(self, output: RequestOutput, news: News, offset: int, *, begins: bool) -> dict[str, Any] | None:
+        num = self._shape.num_logprobs
+        if num is None:
+            return None
+        tokens, positions = news.token_ids, list(news.logprobs)
+        if begins and self._shape.echoes is not None:
+            tokens = [*output.prompt_token_ids, *tokens]
+            positions = [*(output.prompt_logprobs or ()), *positions]
+        named = [(token, self._token_text(token)) for token in tokens]
+        return completion_logprobs(named, positions, num, offset=offset, as_ids=self._shape.tokens_as_ids)
+
+
+def usage(outputs: Iterable[RequestOutput], *, hidden: bool = False) -> dict[str, Any]:
+    """Tokens of all prompts and all answers; a prompt counts once however many answers it has."""
+    all_of_them = list(outputs)
+    prompt = sum(len(output.prompt_token_ids) for output in all_of_them)
+    answer = 0 if hidden else sum(len(branch.token_ids) for output in all_of_them for branch in output.outputs)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": sum(output.num_cached_tokens for output in all_of_them)},
+    }

@@ -1,0 +1,48 @@
+"""create_app: routes, middleware and error handlers around one AsyncLLM. No globals; state is on `app.state.server`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+
+from paged_core import __version__
+from paged_core.server import chat, completions, errors, status, tokens
+from paged_core.server.auth import Auth
+from paged_core.server.gate import Gate
+from paged_core.server.limits import Admission
+from paged_core.server.request_ids import RequestIds
+from paged_core.server.settings import ServeSettings
+from paged_core.server.state import Server
+
+if TYPE_CHECKING:
+    from paged_core.engine.aio import AsyncLLM
+
+_ROUTERS = (completions.router, chat.router, tokens.router, status.router)
+_PUBLIC = (*status.PUBLIC,)
+_WHILE_DRAINING = (*status.PUBLIC, "/metrics")
+
+
+def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
+    """The application. It does not own `llm`: who made it shuts it down."""
+    settings = settings or ServeSettings.load()
+    facts = llm.engine.facts
+    names = settings.served_model_name or (facts.model,)
+    server = Server(llm, settings, names, Admission(facts.max_num_seqs + settings.max_queue))
+    app = FastAPI(
+        title="paged-core",
+        version=__version__,
+        docs_url="/docs" if settings.docs else None,
+        redoc_url=None,
+        redirect_slashes=False,
+        max_body_size=settings.max_body,
+    )
+    app.state.server = server
+    for router in _ROUTERS:
+        app.include_router(router)
+    errors.install(app)
+    # The last one added is the first to see a request.
+    app.add_middleware(Gate, phase=server.phase, always=_WHILE_DRAINING)
+    app.add_middleware(Auth, keys=settings.api_key, public=_PUBLIC)
+    app.add_middleware(RequestIds)
+    return app

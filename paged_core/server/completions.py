@@ -1,0 +1,78 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from paged_core.server.answers import CompletionAnswer, CompletionShape, Head
+from paged_core.server.errors import invalid
+from paged_core.server.generation import Job, check_length, final_outputs, outputs, routing
+from paged_core.server.presence import while_connected
+from paged_core.server.protocol.completions import CompletionRequest, CompletionResponse
+from paged_core.server.replies import json_response, streaming
+from paged_core.server.sampling import sampling_params
+from paged_core.server.sse import open_stream
+from paged_core.server.state import Server, TheServer
+from paged_core.server.strict_json import JsonRoute
+
+router = APIRouter(route_class=JsonRoute)
+
+
+@router.post("/v1/completions", response_model=None, responses={200: {"model": CompletionResponse}})
+async def create_completion(body: CompletionRequest, request: Request, server: TheServer) -> Response:
+    """Continue a prompt (text or token ids), or each of a list of prompts."""
+    model = server.check_model(body.model)
+    job, shape = await while_connected(request, _job(server, request, body))
+    answer = CompletionAnswer(Head.new("cmpl", "text_completion", model), shape, server.tokenizer.token_text)
+    if body.stream:
+        return await open_stream(request, answer.chunks(outputs(server, job), streaming(body)))
+    return json_response(answer.whole(await while_connected(request, final_outputs(server, job))))
+
+
+async def _job(server: Server, request: Request, body: CompletionRequest) -> tuple[Job, CompletionShape]:
+    prompts = _prompts(body, server)
+    only_echo = bool(body.echo) and body.max_tokens == 0
+    own: dict[str, Any] = {"logprobs": body.logprobs, "max_tokens": 1 if only_echo else body.max_tokens}
+    if body.echo and body.logprobs is not None:
+        own["prompt_logprobs"] = body.logprobs
+    params = sampling_params(body, server.settings, **own)
+    ids = await server.in_thread(_encoded, server, prompts, body.add_special_tokens is not False)
+    for one in ids:
+        check_length(server, one, params)
+    echoes = await server.in_thread(_texts, server, prompts) if body.echo else None
+    shape = CompletionShape(
+        n=params.n,
+        num_logprobs=body.logprobs,
+        echoes=echoes,
+        hide_answer=only_echo,
+        show_prompt_logprobs=body.prompt_logprobs is not None,
+        show_token_ids=bool(body.return_token_ids),
+        tokens_as_ids=bool(body.return_tokens_as_token_ids),
+    )
+    field = "response_format" if body.response_format is not None else "structured_outputs"
+    return Job(ids, params, routing(server, request, body), field), shape
+
+
+def _prompts(body: CompletionRequest, server: Server) -> list[Any]:
+    """The prompts one by one, each text or token ids."""
+    given = body.prompt
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    if not given:
+        raise invalid("prompt is an empty list: there is nothing to continue", "prompt")
+    if len(given) > server.settings.max_prompts:
+        most = server.settings.max_prompts
+        raise invalid(f"prompt has {len(given)} entries; this server allows at most {most}", "prompt")
+    return list(given)
+
+
+def _encoded(server: Server, prompts: list[Any], special: bool) -> list[list[int]]:
+    tokenizer = server.tokenizer
+    return [tokenizer.encode(one, special) if isinstance(one, str) else one for one in prompts]
+
+
+def _texts(server: Server, prompts: list[Any]) -> list[str]:
+    return [one if isinstance(one, str) else server.tokenizer.decode(one, False) for one in prompts]

@@ -1,0 +1,143 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, Field
+
+from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage
+
+
+class ChatRequest(SamplingBody):
+    """A conversation to be gone on with. Messages and tools are checked by `conversation` and the tool formats."""
+
+    refused: ClassVar[dict[str, str]] = {
+        **REFUSED,
+        "functions": "write them as tools",
+        "function_call": "write it as tool_choice",
+        "audio": "answers are text",
+        "chat_template": "templates come with the model",
+        "media_io_kwargs": "messages are text",
+        "mm_processor_kwargs": "messages are text",
+        "web_search_options": "this server asks nobody",
+    }
+
+    messages: list[dict[str, Any]]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    modalities: list[str] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    reasoning_effort: str | None = None
+    echo: bool | None = None
+
+
+class TopLogprob(BaseModel):
+    """One of the most probable tokens at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None = None
+
+
+class TokenLogprob(TopLogprob):
+    """A sampled token, with those it was drawn among."""
+
+    top_logprobs: list[TopLogprob] = []
+
+
+class ChatLogprobs(BaseModel):
+    """Log-probabilities in the form of OpenAI's chats."""
+
+    content: list[TokenLogprob] = []
+    refusal: None = None
+
+
+class FunctionCall(BaseModel):
+    """Name and arguments (JSON text) of a call; in a stream, parts of them."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(BaseModel):
+    """A call of a tool; in a stream only the first delta of a call has id, type and name."""
+
+    index: int | None = None
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCall
+
+
+class ChatMessage(BaseModel):
+    """The assistant's message, whole."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str | None = None
+    refusal: None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ChatDelta(BaseModel):
+    """What is new of the assistant's message. Absent fields are left out."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ChatChoice(BaseModel):
+    """One answer."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    """What is new of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatResponse(BaseModel):
+    """The answers."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+    prompt_logprobs: list[Any] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class ChatChunk(BaseModel):
+    """One event of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice] = Field(default_factory=list)
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | None = None

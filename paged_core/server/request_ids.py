@@ -1,0 +1,36 @@
+"""RequestIds: every answer names its request, by the caller's X-Request-Id where one was sent."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HEADER = b"x-request-id"
+_PRINTABLE = re.compile(rb"[!-~]{1,128}")
+
+
+class RequestIds:
+    """ASGI middleware. The caller's id is echoed and logged; the engine never sees it (two callers may send one id)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, with the id in the response's headers and in the request's state."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = [value for name, value in scope["headers"] if name == HEADER]
+        mine = given[0] if len(given) == 1 and _PRINTABLE.fullmatch(given[0]) else uuid.uuid4().hex.encode()
+        scope.setdefault("state", {})["request_id"] = mine.decode()
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (HEADER, mine)]
+            await send(message)
+
+        await self._app(scope, receive, send_named)

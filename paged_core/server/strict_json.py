@@ -1,0 +1,96 @@
+"""strict_json: JSON as the standard has it: no NaN, no half of a surrogate pair, no bottomless nesting."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from paged_core.server.errors import invalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from starlette.responses import Response
+
+MAX_DEPTH = 128
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+_LARGE = 1 << 16
+
+
+def parse(body: bytes) -> Any:
+    """The value of a JSON text. ApiError 400 says what is wrong with it."""
+    try:
+        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        raise invalid(f"the body is nested more than {MAX_DEPTH} levels deep") from None
+    except UnicodeDecodeError:
+        raise invalid("the body is not UTF-8") from None
+    except ValueError as error:
+        raise invalid(f"the body is not JSON: {str(error)[:200]}") from None
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH or _HALF.search(body):
+        _check(value)
+    return value
+
+
+class JsonRoute(APIRoute):
+    """A route whose body is read by `parse`, large ones off the event loop."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, given a request that parses strictly."""
+        inner = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await inner(_StrictRequest(request.scope, request.receive))
+
+        return handle
+
+
+class _StrictRequest(Request):
+    async def json(self) -> Any:
+        """The body's value."""
+        body = await self.body()
+        if len(body) < _LARGE:
+            return parse(body)
+        return await self.app.state.server.in_thread(parse, body)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:40]} is too large for a number")
+    return value
+
+
+def _check(value: Any) -> None:
+    """Walk the whole value, a level at a time."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise invalid(f"the body is nested more than {MAX_DEPTH} levels deep")
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, str):
+                _check_text(one)
+            elif isinstance(one, dict):
+                below += one.keys()
+                below += one.values()
+            elif isinstance(one, list):
+                below += one
+        level = below
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise invalid("the body holds half of a surrogate pair, which is not text") from None

@@ -1,0 +1,1 @@
+"""Tools: how a conversation with tools is written into a prompt, constrained, and read out of an answer."""

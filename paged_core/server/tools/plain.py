@@ -1,0 +1,49 @@
+"""PlainTurn: a conversation without tools; the text is the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paged_core.server.tools.turn import Piece, Text
+
+if TYPE_CHECKING:
+    from paged_core.api.loader import Tokenizer
+
+
+class PlainReader:
+    """Everything is content."""
+
+    def feed(self, text: str) -> list[Piece]:
+        """All of it."""
+        return [Text(text)] if text else []
+
+    def end(self) -> list[Piece]:
+        """Nothing was held back."""
+        return []
+
+    def finish_reason(self, reason: str) -> str:
+        """As it is."""
+        return reason
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTurn:
+    """`messages` are those of `conversation`; `variables` go to the template."""
+
+    messages: list[dict[str, Any]]
+    variables: dict[str, Any]
+    add_special_tokens: bool = False
+
+    def prompt(self, tokenizer: Tokenizer) -> list[int]:
+        """The template's text as tokens; it writes its special tokens itself."""
+        text = tokenizer.apply_chat_template(self.messages, **self.variables)
+        return tokenizer.encode(text, add_special_tokens=self.add_special_tokens)
+
+    def form(self) -> dict[str, Any] | None:
+        """Free."""
+        return None
+
+    def reader(self) -> PlainReader:
+        """A fresh reader."""
+        return PlainReader()
