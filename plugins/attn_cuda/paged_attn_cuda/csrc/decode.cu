@@ -47,8 +47,9 @@ __global__ void __launch_bounds__(DecodeShape<T, C, DIM>::WARPS* WARP) decode(
     rows.token = query_start[rows.sequence];
     rows.first_head = kv_head * group + chunk * ROWS;
     rows.count = minimum(ROWS, group - chunk * ROWS);
-    if (query_start[rows.sequence + 1] - rows.token != 1) return;
-    const int length = lengths[rows.sequence];
+    const int next_token = query_start[rows.sequence + 1];  // before any is needed: one latency for all
+    const int length = lengths[rows.sequence], table_row = table_rows[rows.sequence];
+    if (next_token - rows.token != 1) return;
     if (length <= 0) {
         if (blockIdx.z == 0) store_nothing(out, lse, stride_out, rows, num_heads, head_dim, WARPS * WARP);
         return;
@@ -62,13 +63,13 @@ __global__ void __launch_bounds__(DecodeShape<T, C, DIM>::WARPS* WARP) decode(
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     unsigned char* ring = shared + Shape::QUERY_BYTES + warp * STAGES * Shape::TILE_BYTES;
     const Context<C> context = context_of(
-        cache, tables + table_rows[rows.sequence] * stride_table, kv_head, num_kv_heads, block_shift, head_dim, end);
+        cache, tables + table_row * stride_table, kv_head, num_kv_heads, block_shift, head_dim, end);
     const int first = begin + warp * KEYS;
     const int num_tiles = first < end ? ceil_divide(end - first, WARPS * KEYS) : 0;
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
         if (i < num_tiles)
-            load_tile<C, DIM, KEYS, WARP>(ring + i * Shape::TILE_BYTES, context, first + i * WARPS * KEYS, lane);
+            load_tile<C, DIM, KEYS, WARP, 8>(ring + i * Shape::TILE_BYTES, context, first + i * WARPS * KEYS, lane);
         device::cp_async_commit();
     }
     load_queries<T, C, DIM, ROWS, WARPS * WARP>(
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(DecodeShape<T, C, DIM>::WARPS* WARP) decode(
         __syncwarp();
         const int next = i + STAGES - 1, position = first + i * WARPS * KEYS;
         if (next < num_tiles)
-            load_tile<C, DIM, KEYS, WARP>(
+            load_tile<C, DIM, KEYS, WARP, 8>(
                 ring + next % STAGES * Shape::TILE_BYTES, context, first + next * WARPS * KEYS, lane);
         device::cp_async_commit();
         const unsigned char* tile = ring + i % STAGES * Shape::TILE_BYTES;

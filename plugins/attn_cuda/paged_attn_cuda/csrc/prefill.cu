@@ -54,20 +54,14 @@ __global__ void __launch_bounds__(PrefillShape<T, C, DIM>::WARPS* WARP) prefill(
     unsigned char* ring = shared + Shape::QUERY_BYTES;
     const Context<C> context = context_of(
         cache, tables + table_rows[sequence] * stride_table, kv_head, num_kv_heads, block_shift, head_dim, end);
-    load_tile<C, DIM, KEYS, THREADS>(ring, context, begin, threadIdx.x);
+    load_tile<C, DIM, KEYS, THREADS, 2>(ring, context, begin, threadIdx.x);
     device::cp_async_commit();
     load_queries<T, C, DIM, Shape::ROWS, THREADS>(
         shared, q + first_token * stride_q + static_cast<int64_t>(first_head) * head_dim, stride_q, own_heads, num_rows,
         head_dim, threadIdx.x);
 
-    // Where this lane's rows stand, and between which positions the warp's do. Rows that are not there stand at the last.
-    int position[MATRICES][2];
+    // Between which positions the warp's rows stand. Rows that are not there stand at the last.
     const int warp_row = warp * MATRICES * 16;
-#pragma unroll
-    for (int m = 0; m < MATRICES; ++m)
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-            position[m][h] = first_position + minimum((warp_row + m * 16 + h * 8 + lane / 4) / own_heads, own_queries - 1);
     const int lowest = first_position + minimum(warp_row / own_heads, own_queries - 1);
     const int highest = first_position + minimum((warp_row + MATRICES * 16 - 1) / own_heads, own_queries - 1);
     const bool works = warp_row < num_rows;
@@ -80,7 +74,7 @@ __global__ void __launch_bounds__(PrefillShape<T, C, DIM>::WARPS* WARP) prefill(
         device::cp_async_wait<0>();
         __syncthreads();
         if (first + KEYS < end)
-            load_tile<C, DIM, KEYS, THREADS>(ring + (slot ^ 1) * Shape::TILE_BYTES, context, first + KEYS, threadIdx.x);
+            load_tile<C, DIM, KEYS, THREADS, 2>(ring + (slot ^ 1) * Shape::TILE_BYTES, context, first + KEYS, threadIdx.x);
         device::cp_async_commit();
         if (!works || first > highest || first + KEYS - 1 <= lowest - window) continue;
         const unsigned char* keys = ring + slot * Shape::TILE_BYTES;
@@ -91,12 +85,15 @@ __global__ void __launch_bounds__(PrefillShape<T, C, DIM>::WARPS* WARP) prefill(
 #pragma unroll
             for (int m = 0; m < MATRICES; ++m)
 #pragma unroll
-                for (int n = 0; n < KEYS / 8; ++n)
+                for (int h = 0; h < 2; ++h) {
+                    const int query = minimum((warp_row + m * 16 + h * 8 + lane / 4) / own_heads, own_queries - 1);
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) {
-                        const int age = position[m][e / 2] - (first + n * 8 + lane % 4 * 2 + e % 2);
-                        s[m][n][e] = age >= 0 && age < window ? s[m][n][e] : MINUS_INFINITY;
+                    for (int i = 0; i < KEYS / 4; ++i) {
+                        const int age = first_position + query - (first + i / 2 * 8 + lane % 4 * 2 + i % 2);
+                        float& x = s[m][i / 2][2 * h + i % 2];
+                        x = age >= 0 && age < window ? x : MINUS_INFINITY;
                     }
+                }
         }
         softmax.update(s, o);
         Products<T, C, DIM, MATRICES, KEYS>::accumulate(o, s, keys + KEYS * Row<C, DIM>::BYTES, lane);

@@ -40,12 +40,13 @@ __device__ __forceinline__ Context<C> context_of(
     return context;
 }
 
-// Begin to load positions first .. first + KEYS - 1: keys to `tile`, values behind them. `thread` of THREADS does its share.
-template <class C, int DIM, int KEYS, int THREADS>
+// Begin to load positions first .. first + KEYS - 1: keys to `tile`, values behind them. `thread` of THREADS does its share,
+// UNROLL chunks at a time: as many addresses are in registers.
+template <class C, int DIM, int KEYS, int THREADS, int UNROLL>
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Context<C>& context, int first, int thread) {
     constexpr int CHUNKS = Row<C, DIM>::CHUNKS, BYTES = Row<C, DIM>::BYTES;
     const int mask = (1 << context.block_shift) - 1;
-#pragma unroll
+#pragma unroll UNROLL
     for (int i = 0; i < (KEYS * CHUNKS + THREADS - 1) / THREADS; ++i) {
         const int index = i * THREADS + thread, key = index / CHUNKS, chunk = index % CHUNKS;
         if (KEYS * CHUNKS % THREADS != 0 && index >= KEYS * CHUNKS) break;
