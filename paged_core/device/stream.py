@@ -9,6 +9,7 @@ nothing of each other but for events.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -178,7 +179,12 @@ class CudaAccelerator:
         if tensor.numel() == 0:
             return ""
         error = int(_runtime().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
-        return f"cudaHostRegister of {tensor.nbytes:,} bytes failed with error {error}" if error else ""
+        if not error:
+            return ""
+        # the runtime tells it again to whoever launches the next kernel; nothing else clears it
+        with suppress(RuntimeError):
+            torch.zeros(1, device=self.device)
+        return f"cudaHostRegister of {tensor.nbytes:,} bytes failed with error {error}"
 
     def unpin(self, tensor: Tensor) -> None:
         """Forgets it at the driver."""

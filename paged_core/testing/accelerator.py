@@ -93,7 +93,7 @@ class FakeAccelerator:
     def __init__(self, seed: int = 0, *, is_eager: bool = False, deaf: bool = False) -> None:
         self.device = torch.device("cpu")
         self.deaf = deaf
-        self.is_pinnable = True
+        self.pins_left = 1 << 20
         self.refuses_capture = False
         self.free_bytes, self.total_bytes = 1 << 30, 1 << 31
         self.num_copies = 0
@@ -156,9 +156,10 @@ class FakeAccelerator:
 
     def pin(self, tensor: Tensor) -> str:
         """Declare a tensor the host's."""
-        if not self.is_pinnable:
+        if not self.pins_left:
             self._unpinned.append(tensor)
-            return "this device pins nothing"
+            return "this device pins no more"
+        self.pins_left -= 1
         self._host.append(tensor)
         return ""
 

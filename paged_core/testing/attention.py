@@ -43,6 +43,7 @@ class DeviceAttention(Attention):
         self._transfers = Transfers(torch.device("cuda"), copy_blocks, accelerator, staging_bytes=1 << 14)
         self._accelerator = accelerator
         self.num_plans = 0
+        self.num_shared = 0  # of shared prefixes that plans were told of
 
     def layout(self, num_blocks: int) -> KVLayout:
         """A block is one contiguous piece."""
@@ -56,6 +57,7 @@ class DeviceAttention(Attention):
         """Takes the executor's arrays; there are no others."""
         assert batch.on_device is not None
         self.num_plans += 1
+        self.num_shared += len(batch.shared_prefixes)
         return DevicePlan(batch.on_device, batch.rope)
 
     def forward(

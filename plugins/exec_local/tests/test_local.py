@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+from paged_exec_local.local import LocalExecutor
 
+from paged_core.api.batch import StepPlan
 from paged_core.api.executor import ExecutorNeed
 from paged_core.engine.assemble import assemble, load_settings
 from paged_core.engine.hardware import kv_bytes
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.spec import spec_from_hf
+from paged_core.testing.accelerator import FakeAccelerator
 from paged_core.testing.build import default_plugins
 from paged_core.testing.tiny import CONFIG, write_tiny_llama
 
@@ -63,6 +67,59 @@ def test_memory_below_one_block_is_a_clear_error():
     executor = default_plugins().create("executor", "exec_local", need(kv_memory_bytes=100))
     with pytest.raises(ConfigError, match="100 bytes of KV memory do not hold one block"):
         executor.capacity()
+
+
+def test_int8_weights_on_a_gpu_are_refused_with_every_reason():
+    provider = default_plugins().select("executor", "local", need()).provider
+    fit = provider.probe(need(device="cuda", quantization="int8"))
+    assert not fit.ok
+    assert "no linear layer for quantization int8 on cuda" in fit.reasons[0]
+
+
+def started(model, accelerator, **changes):
+    """An executor of `model` on an accelerator, with pools of 8 and 4 blocks."""
+    changes = {"model": str(model), "attn_required": frozenset(), **changes}
+    executor = LocalExecutor(need(**changes), default_plugins(), accelerator)
+    executor.start(8, 4, np.zeros((8, 16), dtype=np.int32))
+    return executor
+
+
+def test_an_accelerators_host_pool_is_pinned_until_the_end(tmp_path):
+    device = FakeAccelerator(is_eager=True)
+    executor = started(write_tiny_llama(tmp_path / "t"), device)
+    here, host = executor._runner._caches
+    assert all(device.is_pinned(cache) for cache in host)
+    assert not any(device.is_pinned(cache) for cache in here)
+    assert executor.max_in_flight == 2
+    executor.close()
+    assert not any(device.is_pinned(cache) for cache in host)
+    executor.close()
+
+
+def test_a_host_pool_that_cannot_be_pinned_stays_as_it_is_and_says_why(tmp_path, caplog):
+    device = FakeAccelerator(is_eager=True)
+    device.pins_left = 1
+    executor = started(write_tiny_llama(tmp_path / "t"), device)
+    assert not any(device.is_pinned(cache) for cache in executor._runner._caches[1])
+    assert "the host's KV pool stays pageable, swaps will be slow: this device pins no more" in caplog.text
+    executor.close()
+
+
+def test_a_profile_of_an_accelerator_has_what_the_host_does(tmp_path):
+    executor = started(write_tiny_llama(tmp_path / "t"), FakeAccelerator(is_eager=True), profile=True)
+    empty = np.zeros(0, dtype=np.int32)
+    plan = StepPlan(0, empty, empty, np.zeros(1, dtype=np.int32), *[empty] * 6)
+    assert executor.collect(executor.submit(plan)).step == 0
+    assert {span.name for span in executor.spans()} == {"move blocks"}
+
+
+def test_a_step_under_way_when_the_executor_closes_is_lost_with_a_reason(tmp_path):
+    executor = started(write_tiny_llama(tmp_path / "t"), FakeAccelerator(is_eager=True))
+    empty = np.zeros(0, dtype=np.int32)
+    ticket = executor.submit(StepPlan(0, empty, empty, np.zeros(1, dtype=np.int32), *[empty] * 6))
+    executor.close()
+    with pytest.raises(EngineDeadError, match="closed"):
+        executor.collect(ticket)
 
 
 def test_a_closed_executor_says_so(tmp_path):
