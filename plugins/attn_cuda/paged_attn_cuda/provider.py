@@ -37,7 +37,19 @@ class CudaAttentionProvider(Provider[AttentionNeed, Attention]):
     summary: ClassVar[str] = "paged decode and prefill on NVIDIA GPUs, CUDA C++ compiled by NVRTC on first use"
     Settings: ClassVar[type[PluginSettings]] = CudaAttentionSettings
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"sliding_window", "softcap", "lse", "fused_rope", "graphs", "fp32", "bf16", "fp16", "fp8", "swap"}
+        {
+            "sliding_window",
+            "softcap",
+            "lse",
+            "fused_rope",
+            "batch_invariant",
+            "graphs",
+            "fp32",
+            "bf16",
+            "fp16",
+            "fp8",
+            "swap",
+        }
     )
 
     devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
