@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 news = logging.getLogger("paged_core.news")
 
+FOLDER = "kernels-cuda"
 SOURCES = Path(__file__).parent / "csrc"
 OPTIONS: Mapping[str, Any] = {"std": "c++17", "ptxas_options": ["-v"]}
 """NVRTC's options besides architecture and include path. No fast math: fp32 is IEEE. -v reports registers, spills."""
@@ -114,6 +115,15 @@ class Compiler:
                 error,
             )
             self._folder = None
+
+
+def kernel_folder(cache_dir: str | None) -> Path | None:
+    """Where compiled kernels are kept: below `cache_dir`, or below the user's cache folder. None: there is no home."""
+    try:
+        return (Path("~/.cache/paged-core").expanduser() if cache_dir is None else Path(cache_dir)) / FOLDER
+    except RuntimeError as error:
+        log.warning("compiled CUDA kernels are not kept (%s): attn_cuda's setting cache_dir names a folder", error)
+        return None
 
 
 def _digest_of(sources: Path) -> str:

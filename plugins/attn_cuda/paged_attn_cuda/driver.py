@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from cuda.bindings import driver
 from cuda.core import LEGACY_DEFAULT_STREAM, Device, LaunchConfig, ObjectCode, Stream, launch
 
-from paged_attn_cuda.compile import Compiler
+from paged_attn_cuda.compile import Compiler, kernel_folder
 from paged_attn_cuda.toolchain import find_toolchain, target_arch
 from paged_core.errors import PluginContractError, PluginLoadError
 
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import ctypes
     from collections.abc import Sequence
 
-FOLDER = "kernels-cuda"
 _FREE_SHARED_BYTES = 48 * 1024  # what a block may have without opting in to more
 _MAX_CONFIGS = 4096  # a grid follows the number of tokens: bounded, so that a server does not grow with its traffic
 
@@ -39,7 +37,7 @@ class DeviceLauncher:
 
     @staticmethod
     def create(cache_dir: str | None, arch: str | None) -> DeviceLauncher:
-        """For torch's current device. Compiled kernels are kept below `cache_dir`; None keeps none.
+        """For torch's current device. Compiled kernels are kept below `cache_dir`; None = the user's own cache folder.
 
         `arch` overrides the architecture compiled for. Raises PluginLoadError where NVRTC has none for this GPU.
         """
@@ -52,8 +50,7 @@ class DeviceLauncher:
             arch = target_arch(capability, find_toolchain().archs)
             if arch is None:
                 raise PluginLoadError(f"attn_cuda: NVRTC compiles nothing that runs on compute capability {capability}")
-        folder = None if cache_dir is None else Path(cache_dir) / FOLDER
-        return DeviceLauncher(device, index, Compiler(arch, folder))
+        return DeviceLauncher(device, index, Compiler(arch, kernel_folder(cache_dir)))
 
     def kernel(self, source: str, name: str) -> DeviceKernel:
         """Compile or find it, and load it. Raises PluginLoadError with the compiler's or the driver's words."""

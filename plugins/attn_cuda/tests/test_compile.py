@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
-from paged_attn_cuda.compile import SOURCES, Compiler
+from paged_attn_cuda.compile import SOURCES, Compiler, kernel_folder
 
 from paged_core.errors import PluginLoadError
 
@@ -166,3 +166,18 @@ def test_an_architecture_that_does_not_exist_is_said(sources, cache):
 def test_the_packages_own_sources_are_package_data():
     assert sorted(path.suffix for path in SOURCES.iterdir() if path.is_file())
     assert {path.suffix for path in SOURCES.iterdir() if path.is_file()} <= {".cu", ".cuh"}
+
+
+def test_kernels_are_kept_where_the_engine_says_or_in_the_users_own_folder(tmp_path, monkeypatch, told):
+    from pathlib import Path
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert kernel_folder("/somewhere") == Path("/somewhere/kernels-cuda")
+    assert kernel_folder(None) == tmp_path / ".cache/paged-core/kernels-cuda"
+
+    def homeless(self):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    assert kernel_folder(None) is None
+    assert "are not kept (Could not determine home directory.)" in told.text

@@ -1,0 +1,47 @@
+"""Write tests/gates/resources.json anew: compile every kernel of both GPU backends and record what it takes.
+
+    python scripts/update_gates.py [attn_cuda] [attn_triton]
+
+Needs no GPU and no driver. Prints what changed. A kernel that spills gets an empty reason, which fails the gate until
+somebody writes why it is worth it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/gates"))
+import gate_table as table
+
+
+def changes(old: table.Kernels, new: table.Kernels) -> list[str]:
+    """One line for each kernel that is new, gone or different."""
+    lines = [f"+ {name} {new[name]}" for name in new if name not in old]
+    lines += [f"- {name}" for name in old if name not in new]
+    for name in new:
+        if name in old:
+            figures = [
+                f"{figure} {old[name].get(figure)} -> {value}"
+                for figure, value in new[name].items()
+                if old[name].get(figure) != value
+            ]
+            lines += [f"  {name}: {', '.join(figures)}"] if figures else []
+    return lines
+
+
+def main(plugins: list[str]) -> None:
+    """Measure the named plugins, all without names, and rewrite their parts."""
+    old = table.read() if table.FILE.exists() else {}
+    new = dict(old)
+    for plugin in plugins or list(table.PROGRAMS):
+        found = {arch: table.measure(plugin, arch) for arch in table.ARCHS}
+        new[plugin] = table.renewed(old, plugin, found)
+        for arch in table.ARCHS:
+            for line in changes(table.of_arch(old, plugin, arch), table.of_arch(new, plugin, arch)):
+                print(arch, line)
+    table.write(dict(sorted(new.items())))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

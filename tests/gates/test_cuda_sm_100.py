@@ -1,0 +1,12 @@
+"""Every kernel of attn_cuda compiles for sm_100 within its row of the table. A file each: they run side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="the extra cuda is not installed")
+
+
+@pytest.mark.slow
+def test_kernels_take_no_more_than_the_table_says(hold) -> None:
+    hold("attn_cuda", "sm_100")
