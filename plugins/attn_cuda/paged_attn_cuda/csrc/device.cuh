@@ -26,6 +26,8 @@ typedef unsigned long long uint64_t;
 typedef int int32_t;
 typedef long long int64_t;
 
+#include "narrow.cuh"
+
 #define PAGED_SHARED(type, name, count) __shared__ type name[count]
 #define PAGED_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 
@@ -139,11 +141,8 @@ __device__ __forceinline__ uint16_t to_f16(float value) {
     return bits;
 }
 
-__device__ __forceinline__ float from_e4m3(uint8_t bits) {  // exact: the exponent moves from a bias of 7 to one of 127
-    uint32_t magnitude = bits & 0x7fu;
-    float value = __uint_as_float(magnitude << 20) * 0x1p120f;
-    uint32_t as_bits = magnitude == 0x7fu ? 0x7fc00000u : __float_as_uint(value);
-    return __uint_as_float(as_bits | static_cast<uint32_t>(bits & 0x80u) << 24);
+__device__ __forceinline__ float from_e4m3(uint8_t bits) {
+    return narrow::from_e4m3(bits);
 }
 
 __device__ __forceinline__ uint8_t to_e4m3(float value) {
@@ -152,36 +151,8 @@ __device__ __forceinline__ uint8_t to_e4m3(float value) {
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(value));
     return static_cast<uint8_t>(pair);
 #else
-    uint32_t bits = __float_as_uint(value), sign = bits >> 24 & 0x80u, magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
-    if (magnitude >= 0x43e00000u) return static_cast<uint8_t>(sign | 0x7eu);  // 448 and more
-    if (magnitude < 0x3c800000u) {  // below 2^-6: multiples of 2^-9; adding 2^14 leaves them in the lowest bits
-        float shifted = __uint_as_float(magnitude) + 16384.0f;
-        return static_cast<uint8_t>(sign | (__float_as_uint(shifted) - 0x46800000u));
-    }
-    magnitude += 0x7ffffu + (magnitude >> 20 & 1u);  // to nearest even in the upper three bits of the fraction
-    return static_cast<uint8_t>(sign | ((magnitude >> 20) - (120u << 3)));
+    return narrow::to_e4m3(value);
 #endif
-}
-
-// e4m3 to halves. Before sm_89 by hand: the seven bits below the sign move into the fraction's upper end and the exponent's
-// lower one, a product corrects the bias, and NaN, which would become 480, is put back.
-
-__device__ __forceinline__ uint32_t nan_lanes(uint32_t halves) {  // 0x7fff in each half whose upper byte is +-NaN
-    uint32_t sign = ((halves & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
-    return sign - (sign >> 15);
-}
-
-__device__ __forceinline__ uint32_t widened_bf16(uint32_t halves) {  // upper bytes: e4m3; lower bytes: ignored
-    uint32_t moved = (halves & 0x80008000u) | (halves & 0x7f007f00u) >> 4, product;
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(product) : "r"(moved), "r"(0x7b807b80u), "r"(0x80008000u));  // * 2^120 + -0
-    return product | nan_lanes(halves);
-}
-
-__device__ __forceinline__ uint32_t widened_f16(uint32_t halves) {
-    uint32_t moved = (halves & 0x80008000u) | (halves & 0x7f007f00u) >> 1, product;
-    asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(moved), "r"(0x5c005c00u));  // * 2^8
-    return product | nan_lanes(halves);
 }
 
 __device__ __forceinline__ void widen_f16(uint32_t word, uint32_t& even, uint32_t& odd) {
@@ -191,7 +162,9 @@ __device__ __forceinline__ void widen_f16(uint32_t word, uint32_t& even, uint32_
         : "=r"(even), "=r"(odd)
         : "r"(sorted));
 #else
-    even = widened_f16(word << 8), odd = widened_f16(word);
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(even) : "r"(narrow::moved_f16(word << 8)), "r"(narrow::BIAS_F16));
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(odd) : "r"(narrow::moved_f16(word)), "r"(narrow::BIAS_F16));
+    even |= narrow::nan_lanes(word << 8), odd |= narrow::nan_lanes(word);
 #endif
 }
 
@@ -202,7 +175,14 @@ __device__ __forceinline__ void widen_bf16(uint32_t word, uint32_t& even, uint32
     even = pack_bf16(from_f16(static_cast<uint16_t>(e)), from_f16(static_cast<uint16_t>(e >> 16)));
     odd = pack_bf16(from_f16(static_cast<uint16_t>(o)), from_f16(static_cast<uint16_t>(o >> 16)));
 #else
-    even = widened_bf16(word << 8), odd = widened_bf16(word);
+    const uint32_t minus_zero = 0x80008000u;  // added to a product it keeps the sign of zero
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(even)
+        : "r"(narrow::moved_bf16(word << 8)), "r"(narrow::BIAS_BF16), "r"(minus_zero));
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+        : "=r"(odd)
+        : "r"(narrow::moved_bf16(word)), "r"(narrow::BIAS_BF16), "r"(minus_zero));
+    even |= narrow::nan_lanes(word << 8), odd |= narrow::nan_lanes(word);
 #endif
 }
 
