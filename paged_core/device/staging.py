@@ -63,6 +63,15 @@ class _Sections(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the arrays of batches of certain sizes lie: in each host buffer by name, and on the device."""
+
+    sections: _Sections
+    hosts: list[dict[str, Any]]
+    there: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class StagedStep:
     """A step's arrays, here and there. Good until the next `put`.
 
@@ -100,6 +109,7 @@ class Staging:
         self._hosts = [accelerator.pinned((room,), torch.uint8) for _ in range(2)]
         self._free: list[Event] = [accelerator.event() for _ in self._hosts]
         self._turn = 0
+        self._layouts: dict[BatchSizes, _Layout] = {}
         self.tables = torch.zeros(tables.shape, dtype=torch.int32, device=device)
         self._sent = np.full(tables.shape, _UNKNOWN, dtype=np.int32)
         self._sent_width = np.zeros(len(tables), dtype=np.int32)
@@ -111,14 +121,15 @@ class Staging:
         Raises ValueError for a plan that is larger than the buffers.
         """
         own = BatchSizes(plan.num_tokens, len(plan.rows), len(plan.sample_index))
-        sizes = sizes or own
-        if any(size > most for size, most in zip(sizes, self._most, strict=True)):
-            raise ValueError(f"a step of {tuple(sizes)} tokens, sequences and draws; buffers hold {tuple(self._most)}")
+        if any(size > most for size, most in zip(sizes or own, self._most, strict=True)):
+            asked = tuple(sizes or own)
+            raise ValueError(f"a step of {asked} tokens, sequences and draws; buffers hold {tuple(self._most)}")
+        layout = self._layout(own) if sizes is None else self._known_layout(sizes)
+        sizes, sections = sizes or own, layout.sections
         self._turn = 1 - self._turn
         host, free = self._hosts[self._turn], self._free[self._turn]
         free.synchronize()
-        sections = _sections(sizes)
-        arrays = _views(host, sections, sizes, _as_numpy)
+        arrays = layout.hosts[self._turn]
         self._fill(arrays, plan, own, (self._drawn_bytes + sections.tokens) // 4)
         index, values = self._changed(plan)
         few = min(len(index), self._changes)
@@ -131,7 +142,7 @@ class Staging:
         free.record()
         if few:
             self._accelerator.launch(lambda: self._scatter(sections.end, few))
-        return self._staged(sections, sizes, arrays)
+        return self._staged(sizes, arrays, layout.there)
 
     def take_tokens(self, step: StagedStep) -> Tensor:
         """int32 [tokens]: each from where it is, the plan or the draws of the step before. Runs on the device."""
@@ -191,8 +202,19 @@ class Staging:
     def _section(self, begin: int, end: int) -> Tensor:
         return self._buffer[self._drawn_bytes + begin : self._drawn_bytes + end]
 
-    def _staged(self, sections: _Sections, sizes: BatchSizes, arrays: dict[str, Any]) -> StagedStep:
-        there = _views(self._section(0, sections.end), sections, sizes, _as_tensor)
+    def _known_layout(self, sizes: BatchSizes) -> _Layout:
+        """Kept: sizes that a caller names are those of a few graphs, used at every step."""
+        known = self._layouts.get(sizes)
+        if known is None:
+            known = self._layouts[sizes] = self._layout(sizes)
+        return known
+
+    def _layout(self, sizes: BatchSizes) -> _Layout:
+        sections = _sections(sizes)
+        hosts = [_views(host, sections, sizes, _as_numpy) for host in self._hosts]
+        return _Layout(sections, hosts, _views(self._section(0, sections.end), sections, sizes, _as_tensor))
+
+    def _staged(self, sizes: BatchSizes, arrays: dict[str, Any], there: dict[str, Any]) -> StagedStep:
         on_device = DeviceBatch(
             query_start=there["query_start"],
             seq_lens=there["seq_lens"],

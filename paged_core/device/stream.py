@@ -9,6 +9,7 @@ nothing of each other but for events.
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -200,8 +201,14 @@ class CudaAccelerator:
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            work()
+        collects = gc.isenabled()
+        gc.disable()  # what it frees meanwhile, another graph perhaps, would spoil the capture
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                work()
+        finally:
+            if collects:
+                gc.enable()
         return graph
 
     def memory(self) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import torch
 
 from paged_core.api.params import SamplingParams
 from paged_core.engine.llm import LLM
+from paged_core.model.device_runner import DeviceRunner
 from paged_core.testing.build import default_plugins
 from paged_core.testing.tiny import write_tiny_llama
 
@@ -56,6 +57,25 @@ def test_preempted_sequences_come_back_as_they_left(model, on_cpu, attn, preempt
     )
     assert got == on_cpu[id(GREEDY)]
     assert preemptions > 0
+
+
+@pytest.mark.parametrize("attn", ["attn_triton", "attn_cuda"])
+@pytest.mark.parametrize("params", [GREEDY, RANDOM], ids=["greedy", "random"])
+def test_a_step_is_submitted_without_the_host_waiting(model, on_cpu, attn, params, monkeypatch):
+    """torch raises where one of its operators would wait for the device. The first steps compile and allocate."""
+    submit, num_steps = DeviceRunner.submit, []
+
+    def strict(self, plan):
+        num_steps.append(plan.step)
+        torch.cuda.set_sync_debug_mode("error" if len(num_steps) > 5 else "default")
+        try:
+            return submit(self, plan)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(DeviceRunner, "submit", strict)
+    assert answers(model, params, device="cuda", attn=attn)[0] == on_cpu[id(params)]
+    assert len(num_steps) > 10
 
 
 @pytest.mark.parametrize("attn", ["attn_triton", "attn_cuda"])

@@ -106,3 +106,15 @@ def test_candidates_are_done_at_once():
     drawing = sampler_of(GREEDY).begin(torch.randn(1, VOCAB), ints([0]), ints([2]), ints([4]))
     assert drawing.tokens is None
     assert len(drawing.finish(None).candidates[0].token_ids[0]) == 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_draws_what_the_cpu_draws():
+    params = [SamplingParams(temperature=t, top_p=p, top_k=k) for t in (0.5, 1.5) for p in (0.3, 1.0) for k in (0, 9)]
+    rows, positions = ints(range(len(params))), ints([2] * len(params))
+    logits = torch.randn(len(params), VOCAB, generator=torch.Generator().manual_seed(4))
+    there = sampler_of(*params).begin(logits.cuda(), rows, positions)
+    samples = there.finish(there.told.cpu().numpy())
+    assert there.tokens.tolist() == samples.tokens.tolist()
+    assert samples.tokens.tolist() == sampler_of(*params).sample(logits, rows, positions).tokens.tolist()
