@@ -83,9 +83,11 @@ def test_a_mixture_of_experts_has_no_floor_yet() -> None:
 
 
 def test_peaks_are_measured_and_shown() -> None:
-    peaks = measure_peaks(read_bytes=1 << 20, order=64)
+    peaks = measure_peaks(num_bytes=1 << 20, order=64)
     assert min(peaks.read_bytes, peaks.fp32, peaks.bf16) > 0
-    assert peaks.table().rows[0][0] == "memory read, GB/s"
+    assert peaks.copy_bytes is not None
+    assert peaks.out_bytes == peaks.in_bytes == peaks.copy_bytes / 2
+    assert [row[0] for row in peaks.table().rows[:2]] == ["memory read, GB/s", "memory copy, read and written, GB/s"]
     assert set(peaks.products) == {"fp32", "bf16", "int8"}
 
 
@@ -99,7 +101,7 @@ def test_a_products_peak_is_that_of_the_fastest_path(monkeypatch: pytest.MonkeyP
             return super().__call__(x)
 
     monkeypatch.setattr("paged_core.model.linear.choice.PATHS", (Slow, PlainLinear))
-    assert measure_peaks(read_bytes=1 << 16, order=256, clock="cpu").products["fp32"] == "torch"
+    assert measure_peaks(num_bytes=1 << 16, order=256, clock="cpu").products["fp32"] == "torch"
 
 
 def test_a_mixed_workload_is_the_same_for_the_same_seed() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from paged_core.bench.conditions import conditions, processor
+from paged_core.bench.conditions import conditions, gpu, processor
 from paged_core.bench.report import Column, Report, Table
 
 if TYPE_CHECKING:
@@ -49,6 +49,19 @@ def test_conditions_name_machine_and_versions() -> None:
     found = conditions(seed=3)
     assert {"date", "processor", "cores", "load before", "python", "paged-core", "torch", "numba"} <= set(found)
     assert found["seed"] == 3
+
+
+def test_on_a_gpu_the_device_and_its_software_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda index: "NVIDIA X")
+    driver = tmp_path / "version"
+    driver.write_text("570.1\n")
+    assert gpu(str(driver))["driver"] == "570.1"
+    found = conditions(device="cuda")
+    assert found["GPU"] == "NVIDIA X (sm_90)"
+    assert {"driver", "CUDA", "triton"} <= set(found)
+    assert "GPU" not in conditions(device="cpu")
 
 
 def test_processor_says_which_matrix_instructions_there_are(tmp_path: Path) -> None:

@@ -19,6 +19,19 @@ def test_the_larger_shape_has_one_billion_parameters() -> None:
     assert num_parameters(RandomLoader(SHAPES["llama-1.1b"]).spec()) == 1_100_048_384
 
 
+def test_the_shapes_of_llama_3_have_their_parameters() -> None:
+    assert num_parameters(RandomLoader(SHAPES["llama-3-8b"]).spec()) == 8_030_261_248
+    assert num_parameters(RandomLoader(SHAPES["llama-3-1b"]).spec()) == 1_235_814_400
+
+
+def test_weights_are_made_where_they_go() -> None:
+    loader = RandomLoader(SHAPES["tiny"], "meta")
+    assert {tensor.device.type for _, tensor in loader.weights()} == {"meta"}
+    provider = next(one.provider for one in load_plugins(modules=[MODULE]).of_kind("loader") if "random" in one.name)
+    made = provider.create(LoaderNeed("random:tiny", device="meta"), None, None)
+    assert next(made.weights())[1].is_meta
+
+
 def test_weights_are_complete_and_every_time_the_same() -> None:
     loader = RandomLoader(SHAPES["tiny"])
     once, again = (dict(checked(loader.spec(), loader.weights())) for _ in range(2))
