@@ -20,6 +20,7 @@ from paged_attn_triton.shapes import COPIED_WORDS
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
 from paged_core.device.staging import on_device
 from paged_core.device.transfer import Transfers
+from paged_core.device.upload import uploaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,9 +126,7 @@ class TritonAttention(Attention):
         if not kv.is_contiguous():
             raise ValueError(f"attn_triton got a cache of strides {kv.stride()} where it laid out {tuple(kv.shape)}")
 
-    def _write(
-        self, bound: BoundLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: Tensor, plan: TritonPlan
-    ) -> Tensor:
+    def _write(self, bound: BoundLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: Tensor, plan: TritonPlan) -> Tensor:
         """Keys and values to their slots; returns the queries to attend with, rotated where the layer rotates."""
         q, k, v = qkv
         need, arrays = self._need, plan.arrays
@@ -181,8 +180,8 @@ class TritonAttention(Attention):
         if not len(pairs) or not sources:
             return
         grid = (len(pairs), len(sources), -(-self._shape.block_bytes // (4 * COPIED_WORDS)))
-        on_device = torch.from_numpy(pairs).to(self._device, copy=True)
-        self._copy_kernel(grid, self._addresses_of(sources), self._addresses_of(targets), on_device)
+        moved = uploaded(pairs, self._device)
+        self._copy_kernel(grid, self._addresses_of(sources), self._addresses_of(targets), moved)
 
     def _addresses_of(self, caches: Sequence[Tensor]) -> Tensor:
         """Where the layers' caches begin, int64 on the device; the last few sets are kept there."""
