@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -52,7 +53,10 @@ class Build:
         if COMPILER_MISSING is not None:
             raise RuntimeError(COMPILER_MISSING)
         flags = (*flags, *_processor_flags())
-        path = self._target(text, folders, flags)
+        digest = hashlib.sha256("\0".join((text, _compiler_version(), *flags)).encode())
+        for name, body in sorted(_included(text, folders).items()):
+            digest.update(f"\0{name}\0{body}".encode())
+        path = self._folder_for_objects() / f"{digest.hexdigest()[:32]}.so"
         if path.exists():
             return path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,18 +66,12 @@ class Build:
                 self._compile(text, path, [*flags, *(f"-I{folder}" for folder in folders)])
         return path
 
-    def _target(self, text: str, folders: tuple[Path, ...], flags: tuple[str, ...]) -> Path:
-        digest = hashlib.sha256("\0".join((text, _compiler_version(), *flags)).encode())
-        for folder in folders:
-            for file in sorted(folder.rglob("*")):
-                if file.is_file():
-                    digest.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes())
-        folder = self._folder
-        if folder is None:
+    def _folder_for_objects(self) -> Path:
+        if self._folder is None:
             from paged_core.settings import cache_dir
 
-            folder = cache_dir() / "cuda-host"
-        return folder / f"{digest.hexdigest()[:32]}.so"
+            self._folder = cache_dir() / "cuda-host"
+        return self._folder
 
     def _compile(self, text: str, path: Path, flags: list[str]) -> None:
         """Through a file of this process, so that an interrupted compiler leaves nothing half done under the name."""
@@ -85,6 +83,19 @@ class Build:
             unfinished.unlink(missing_ok=True)
             raise RuntimeError(f"{' '.join(command)} failed:\n{text}\n{done.stderr[:8000]}")
         unfinished.rename(path)
+
+
+def _included(text: str, folders: tuple[Path, ...]) -> dict[str, str]:
+    """Every file that a source includes, by the name under which it does, and so on."""
+    found: dict[str, str] = {}
+    waiting = [text]
+    while waiting:
+        for name in re.findall(r'^#include "([^"]+)"', waiting.pop(), re.MULTILINE):
+            path = next((folder / name for folder in folders if (folder / name).is_file()), None)
+            if name not in found and path is not None:
+                found[name] = path.read_text()
+                waiting.append(found[name])
+    return found
 
 
 def line_of(code: int) -> str:

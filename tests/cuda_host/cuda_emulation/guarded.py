@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
 from typing import TYPE_CHECKING
 
 from cuda_emulation.build import load_runtime
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _POISON = 0xFF
 _PROT_NONE = 0
+GUARD_BYTES = 256 << 10
+"""Behind a tensor, and in front of its pages: address space that cannot be accessed."""
 
 
 class GuardedMemory:
@@ -25,14 +28,13 @@ class GuardedMemory:
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._held: list[tuple[mmap.mmap, int, int, str]] = []  # pages, start of the tensor within, its address, name
+        self._end = weakref.finalize(self, _forget, self._held)
 
     def __enter__(self) -> GuardedMemory:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for _, _, address, _ in self._held:
-            load_runtime().paged_host_forget_region(ctypes.c_size_t(address))
-        self._held.clear()
+        self._end()
 
     def like(self, tensor: torch.Tensor, name: str) -> torch.Tensor:
         """A copy of `tensor` with its strides, NaN between its rows. It is aligned to 16 bytes if its extent allows."""
@@ -55,13 +57,13 @@ class GuardedMemory:
         num_bytes = count * dtype.itemsize
         page = mmap.PAGESIZE
         inner = -(-num_bytes // page) * page
-        pages = mmap.mmap(-1, inner + 2 * page)
+        pages = mmap.mmap(-1, inner + 2 * GUARD_BYTES)
         base = ctypes.addressof(ctypes.c_char.from_buffer(pages))
-        ctypes.memset(base + page, _POISON, inner)
-        for guard in (base, base + page + inner):
-            if self._libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(page), _PROT_NONE) != 0:
+        ctypes.memset(base + GUARD_BYTES, _POISON, inner)
+        for guard in (base, base + GUARD_BYTES + inner):
+            if self._libc.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(GUARD_BYTES), _PROT_NONE) != 0:
                 raise OSError(ctypes.get_errno(), "mprotect")
-        start = page + inner - num_bytes
+        start = GUARD_BYTES + inner - num_bytes
         self._held.append((pages, start, base + start, name))
         load_runtime().paged_host_name_region(ctypes.c_size_t(base + start), ctypes.c_size_t(num_bytes), name.encode())
         if count == 0:
@@ -71,6 +73,13 @@ class GuardedMemory:
     def check(self) -> None:
         """Assert that nothing was written in front of a tensor."""
         for pages, start, _, name in self._held:
-            front = pages[mmap.PAGESIZE : start]
-            written = [start - mmap.PAGESIZE - i for i, byte in enumerate(front) if byte != _POISON]
+            front = pages[GUARD_BYTES:start]
+            written = [len(front) - i for i, byte in enumerate(front) if byte != _POISON]
             assert not written, f"{max(written)} bytes before the begin of {name} were written to"
+
+
+def _forget(held: list[tuple[mmap.mmap, int, int, str]]) -> None:
+    """Reports no longer name these; the pages go with the tensors."""
+    for _, _, address, _ in held:
+        load_runtime().paged_host_forget_region(ctypes.c_size_t(address))
+    held.clear()

@@ -13,6 +13,7 @@ namespace paged_host {
 namespace {
 
 const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+constexpr std::size_t guard = 256 << 10;  // bytes without access, before the pages and behind them
 
 // An array that ends at a page without access. The bytes before it, up to a page's beginning, hold the poison.
 struct Guarded {
@@ -32,9 +33,9 @@ struct Guarded {
 
 void map(Guarded& array, std::size_t bytes) {
     std::size_t mapped = (bytes + page - 1) / page * page;
-    void* all = mmap(nullptr, mapped + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* all = mmap(nullptr, mapped + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) end_launch("there is no memory for shared memory");
-    array.pages = static_cast<unsigned char*>(all) + page;
+    array.pages = static_cast<unsigned char*>(all) + guard;
     array.mapped = mapped;
     array.bytes = bytes;
     if (mapped > 0) mprotect(array.pages, mapped, PROT_READ | PROT_WRITE);
@@ -72,7 +73,7 @@ void deliver(const Copy& copy) { std::memcpy(copy.target, copy.bytes, sizeof cop
 
 void prepare_shared(std::size_t bytes) {
     if (dynamic.pages == nullptr || dynamic.bytes != bytes) {
-        if (dynamic.pages != nullptr) munmap(dynamic.pages - page, dynamic.mapped + 2 * page);
+        if (dynamic.pages != nullptr) munmap(dynamic.pages - guard, dynamic.mapped + 2 * guard);
         dynamic = Guarded{};
         map(dynamic, bytes);
     }
@@ -116,8 +117,8 @@ void describe_shared(std::uintptr_t address, char* text, std::size_t size) {
     text[0] = 0;
     auto describe = [&](const Guarded& array, const char* what) {
         auto begin = reinterpret_cast<std::uintptr_t>(array.begin()), end = begin + array.bytes;
-        auto first = reinterpret_cast<std::uintptr_t>(array.pages) - page;
-        if (!array.in_use || address < first || address >= first + array.mapped + 2 * page) return;
+        auto first = reinterpret_cast<std::uintptr_t>(array.pages) - guard;
+        if (!array.in_use || address < first || address >= first + array.mapped + 2 * guard) return;
         if (address < begin)
             std::snprintf(text, size, "%zu bytes before the begin of %s shared memory (%zu bytes)",
                           static_cast<std::size_t>(begin - address), what, array.bytes);
