@@ -66,9 +66,9 @@ class Flight:
         return not any(group.state is GroupState.RUNNING for group in self._bound.values())
 
     def may_follow(self, decision: Decision) -> bool:
-        """Whether `decision` may be applied now. Nobody leaves or comes back while a step is in flight: a victim's
-        tokens may be on their way, and blocks that are free in a moment should cost no victim."""
-        return not (self.plans and (decision.preempt or decision.resume))
+        """Whether `decision` may be applied now. Nobody is preempted while a step is in flight: a victim's tokens may
+        be on their way, and blocks that are free in a moment should cost no victim."""
+        return not (self.plans and decision.preempt)
 
     def admitted(self, group: Group) -> None:
         """Beams are chosen by candidates; logits processors are told every token on the host and may force more."""

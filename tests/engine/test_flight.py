@@ -133,10 +133,15 @@ def test_what_needs_its_tokens_is_never_ahead_and_others_are_again_when_it_has_l
     idle(engine)
 
 
-def test_prompt_logprobs_are_collected_before_the_next_step_is_planned(plugins):
+@pytest.fixture
+def table(plugins):
+    """An engine whose i-th draw is token i, and which computes log-probabilities."""
     shape = EngineShape(token_budget=16)
-    executor = TableExecutor(lambda i: np.eye(320)[max(i, 0) % 300], torch_sampler(shape, plugins))
-    engine, overlapped = over(executor, token_budget=16)
+    return over(TableExecutor(lambda i: np.eye(320)[max(i, 0) % 300], torch_sampler(shape, plugins)), token_budget=16)
+
+
+def test_prompt_logprobs_are_collected_before_the_next_step_is_planned(table):
+    engine, overlapped = table
     engine.add_request("asks", list(range(1, 40)), greedy(9, prompt_logprobs=1))
     outputs = []
     while engine.has_unfinished:
@@ -145,6 +150,18 @@ def test_prompt_logprobs_are_collected_before_the_next_step_is_planned(plugins):
     assert len(output.prompt_logprobs) == 39
     assert output.outputs[0].token_ids == list(range(9))
     assert overlapped.num_ahead == 7, "three chunks one by one and the step behind them, then seven steps ahead"
+    idle(engine)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_nobody_hears_prompt_logprobs_of_what_was_aborted(table, drain, steps):
+    engine, _ = table
+    engine.add_request("asks", list(range(1, 40)), greedy(9, prompt_logprobs=1))
+    for _ in range(steps):
+        engine.step()
+    engine.abort(["asks"])
+    drain(engine)
+    assert engine._ledger.prompt_due == {}
     idle(engine)
 
 
@@ -239,6 +256,23 @@ def test_a_row_that_fails_takes_its_request_and_not_the_step_behind_it(drain, co
     idle(engine)
 
 
+def test_a_branch_that_ended_may_fail_behind_its_end(drain):
+    class EndsThenFails(Failing):
+        def _drawn(self, plan, digests):
+            result = super()._drawn(plan, digests)
+            if plan.step == self.at - 1:
+                result.tokens[plan.sample_rows == self.row] = EOS
+            return result
+
+    engine, _ = over(EndsThenFails(row=0, at=4))
+    engine.add_request("two", PROMPT, SamplingParams(n=2, temperature=1, seed=3, max_tokens=12))
+    output = drain(engine)["two"]
+    assert output.error is None
+    assert [branch.finish_reason for branch in output.outputs] == ["stop", "length"]
+    assert len(output.outputs[0].token_ids) == 4
+    idle(engine)
+
+
 def test_a_draw_that_gives_nothing_and_does_not_fail_is_the_executors_mistake():
     class Mute(ShadowExecutor):
         def _drawn(self, plan, digests):
@@ -313,7 +347,7 @@ def test_a_scheduler_is_asked_again_for_a_step_whose_preemption_had_to_wait(shad
     class Notes(PreemptNow):
         def decide(self, view):
             decision = super().decide(view)
-            asked.append((view.step, bool(decision.preempt or decision.resume)))
+            asked.append((view.step, bool(decision.preempt)))
             return decision
 
     engine = shadow(wrap=lambda inner: Notes(inner, lambda step, group: step == 4), in_flight=2)
@@ -350,6 +384,22 @@ def test_closing_drops_the_step_in_flight(shadow):
     assert engine._executor.num_open == 1
     engine.close()
     assert engine._executor.num_open == 0
+
+
+def test_rows_that_wait_to_be_given_back_are_not_missed():
+    """With fewer free rows than sequences may run, a plan could want more than there are."""
+    engine, _ = over(ScriptedExecutor([70, EOS]), max_num_seqs=2)
+    ledger = engine._ledger
+    engine.add_request("ends", PROMPT, greedy(40, ignore_eos=False))
+    while not engine.step():
+        pass
+    assert ledger.flight
+    assert ledger.may_lead
+    taken = [ledger.queues._free_rows.pop() for _ in range(2)]
+    assert not ledger.may_lead
+    ledger.queues.give_back(taken)
+    engine.step()
+    idle(engine)
 
 
 # -- the audit sees mistakes ------------------------------------------------------------------------------------------
