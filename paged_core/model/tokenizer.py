@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer as FastTokenizer
 
+_LONG = 2048
+"""Characters from which on a text is encoded without holding the lock; below, the batch's own cost is more."""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
@@ -65,12 +68,21 @@ class TextTokenizer:
         Raises RequestError when `text` cannot be UTF-8 (a lone surrogate).
         """
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            ids = self._ids(text, add_special_tokens)
         except (TypeError, UnicodeEncodeError) as error:
             raise RequestError(f"the prompt is not valid text: {_encoding_fault(text, error)}", "prompt") from error
         if add_special_tokens and self.bos_token_id is not None and ids[:2] == [self.bos_token_id] * 2:
             del ids[0]
         return ids
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        """`encode` holds Python's lock for as long as it takes (seconds for a megabyte), `encode_batch_fast` does not:
+        with it, other threads of a server go on."""
+        if not isinstance(text, str) or len(text) < _LONG:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+            return ids
+        (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return list(encoding.ids)
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids, without any clean-up of spaces; incomplete UTF-8 becomes U+FFFD.

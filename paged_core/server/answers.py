@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paged_core.server.cursor import Cursor, News
-from paged_core.server.logprobs import completion_logprobs, prompt_logprobs
+from paged_core.server.logprobs import Offsets, completion_logprobs, prompt_logprobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
@@ -72,7 +72,7 @@ class CompletionAnswer:
         self._head = head
         self._shape = shape
         self._token_text = token_text
-        self._cursors: defaultdict[int, Cursor] = defaultdict(Cursor)
+        self._states: defaultdict[int, _State] = defaultdict(_State)
 
     def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
         """The response to a request that does not stream."""
@@ -96,44 +96,49 @@ class CompletionAnswer:
         """What is new of every branch of one prompt."""
         for i, branch in enumerate(output.outputs):
             index = prompt * self._shape.n + i
-            cursor = self._cursors[index]
-            begins, before = not cursor.begun, cursor.num_chars
-            news = cursor.news(branch)
-            if news is None:
-                continue
-            cursor.begun = True
-            echo = self._shape.echoes[prompt] if self._shape.echoes is not None else ""
-            yield self._choice(index, output, news, (echo if begins else None, before + len(echo) * (not begins)))
+            state = self._states[index]
+            news = state.cursor.news(branch)
+            if news is not None:
+                yield {"index": index, **self._choice(prompt, output, news, state)}
+                state.begun = True
 
-    def _choice(self, index: int, output: RequestOutput, news: News, place: tuple[str | None, int]) -> dict[str, Any]:
-        """`place`: the prompt's text to begin with (None: has been sent), and characters sent before."""
-        shape, (echo, offset) = self._shape, place
+    def _choice(self, prompt: int, output: RequestOutput, news: News, state: _State) -> dict[str, Any]:
+        shape, first = self._shape, not state.begun
         if shape.hide_answer:
             news = News("", [], [], "length")
-        choice = {
-            "index": index,
-            "text": (echo or "") + news.text,
-            "logprobs": self._logprobs(output, news, offset, begins=echo is not None),
+        echo = shape.echoes[prompt] if shape.echoes is not None and first else ""
+        choice: dict[str, Any] = {
+            "text": echo + news.text,
+            "logprobs": self._logprobs(output, news, state),
             "finish_reason": news.finish_reason,
             "stop_reason": news.stop_reason,
         }
-        if shape.show_prompt_logprobs and echo is not None:
+        if shape.show_prompt_logprobs and first:
             choice["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs or [])
         if shape.show_token_ids:
-            choice["prompt_token_ids"] = output.prompt_token_ids if echo is not None else None
+            choice["prompt_token_ids"] = output.prompt_token_ids if first else None
             choice["token_ids"] = news.token_ids
         return choice
 
-    def _logprobs(self, output: RequestOutput, news: News, offset: int, *, begins: bool) -> dict[str, Any] | None:
+    def _logprobs(self, output: RequestOutput, news: News, state: _State) -> dict[str, Any] | None:
         num = self._shape.num_logprobs
         if num is None:
             return None
         tokens, positions = news.token_ids, list(news.logprobs)
-        if begins and self._shape.echoes is not None:
+        if self._shape.echoes is not None and not state.begun:
             tokens = [*output.prompt_token_ids, *tokens]
             positions = [*(output.prompt_logprobs or ()), *positions]
-        named = [(token, self._token_text(token)) for token in tokens]
-        return completion_logprobs(named, positions, num, offset=offset, as_ids=self._shape.tokens_as_ids)
+        texts = [(token, self._token_text(token)) for token in tokens]
+        return completion_logprobs(texts, positions, num, state.offsets, as_ids=self._shape.tokens_as_ids)
+
+
+class _State:
+    """How far one choice has come."""
+
+    def __init__(self) -> None:
+        self.cursor = Cursor()
+        self.offsets = Offsets()
+        self.begun = False
 
 
 def usage(outputs: Iterable[RequestOutput], *, hidden: bool = False) -> dict[str, Any]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from paged_core.server.answers import Head
 from paged_core.server.chat_answers import ChatAnswer, ChatShape
 from paged_core.server.errors import invalid
-from paged_core.server.generation import Job, check_length, final_outputs, outputs, routing
+from paged_core.server.generation import Job, check_length, field_names, final_outputs, named, outputs, routing
 from paged_core.server.presence import while_connected
 from paged_core.server.protocol.chat import ChatRequest, ChatResponse
 from paged_core.server.replies import json_response, streaming
 from paged_core.server.sampling import sampling_params
 from paged_core.server.sse import open_stream
-from paged_core.server.state import Server, TheServer
+from paged_core.server.state import Server, TheServer, admitted
 from paged_core.server.strict_json import JsonRoute
 from paged_core.server.tools.choice import turn_for
 from paged_core.server.tools.turn import Turn
@@ -24,7 +24,12 @@ from paged_core.server.tools.turn import Turn
 router = APIRouter(route_class=JsonRoute)
 
 
-@router.post("/v1/chat/completions", response_model=None, responses={200: {"model": ChatResponse}})
+@router.post(
+    "/v1/chat/completions",
+    response_model=None,
+    responses={200: {"model": ChatResponse}},
+    dependencies=[Depends(admitted)],
+)
 async def create_chat_completion(body: ChatRequest, request: Request, server: TheServer) -> Response:
     """Answer a conversation."""
     model = server.check_model(body.model)
@@ -45,14 +50,22 @@ async def create_chat_completion(body: ChatRequest, request: Request, server: Th
 
 
 async def _job(server: Server, request: Request, body: ChatRequest, turn: Turn) -> Job:
-    own: dict[str, Any] = {"logprobs": _num_logprobs(body), "structured_outputs": _form(body, turn)}
-    most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    params = sampling_params(body, server.settings, **own)
-    params.max_tokens = most
-    ids = await server.in_thread(turn.prompt, server.tokenizer)
+    long = body.max_completion_tokens is not None
+    fields = field_names(
+        body, prompt="messages", logprobs="top_logprobs", **({"max_tokens": "max_completion_tokens"} if long else {})
+    )
+    own: dict[str, Any] = {
+        "logprobs": _num_logprobs(body),
+        "max_tokens": body.max_completion_tokens if long else body.max_tokens,
+    }
+    form = _form(body, turn)
+    if form is not None:
+        own["structured_outputs"] = form
+    with named(fields):
+        params = sampling_params(body, server.settings, **own)
+        ids = await server.in_thread(turn.prompt, server.tokenizer)
     check_length(server, ids, params)
-    field = "response_format" if body.response_format is not None else "structured_outputs"
-    return Job([ids], params, routing(server, request, body), field)
+    return Job([ids], params, routing(server, request, body), fields)
 
 
 def _num_logprobs(body: ChatRequest) -> int | None:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from paged_core.server.answers import CompletionAnswer, CompletionShape, Head
 from paged_core.server.errors import invalid
-from paged_core.server.generation import Job, check_length, final_outputs, outputs, routing
+from paged_core.server.generation import Job, check_length, field_names, final_outputs, named, outputs, routing
 from paged_core.server.presence import while_connected
 from paged_core.server.protocol.completions import CompletionRequest, CompletionResponse
 from paged_core.server.replies import json_response, streaming
 from paged_core.server.sampling import sampling_params
 from paged_core.server.sse import open_stream
-from paged_core.server.state import Server, TheServer
+from paged_core.server.state import Server, TheServer, admitted
 from paged_core.server.strict_json import JsonRoute
 
 router = APIRouter(route_class=JsonRoute)
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's for completions; chats end by themselves."""
 
 
-@router.post("/v1/completions", response_model=None, responses={200: {"model": CompletionResponse}})
+@router.post(
+    "/v1/completions",
+    response_model=None,
+    responses={200: {"model": CompletionResponse}},
+    dependencies=[Depends(admitted)],
+)
 async def create_completion(body: CompletionRequest, request: Request, server: TheServer) -> Response:
     """Continue a prompt (text or token ids), or each of a list of prompts."""
     model = server.check_model(body.model)
@@ -34,26 +41,35 @@ async def create_completion(body: CompletionRequest, request: Request, server: T
 
 async def _job(server: Server, request: Request, body: CompletionRequest) -> tuple[Job, CompletionShape]:
     prompts = _prompts(body, server)
-    only_echo = bool(body.echo) and body.max_tokens == 0
-    own: dict[str, Any] = {"logprobs": body.logprobs, "max_tokens": 1 if only_echo else body.max_tokens}
-    if body.echo and body.logprobs is not None:
-        own["prompt_logprobs"] = body.logprobs
-    params = sampling_params(body, server.settings, **own)
-    ids = await server.in_thread(_encoded, server, prompts, body.add_special_tokens is not False)
+    fields = field_names(body)
+    with named(fields):
+        params = sampling_params(body, server.settings, **_own_params(body))
+        ids = await server.in_thread(_encoded, server, prompts, body.add_special_tokens is not False)
     for one in ids:
         check_length(server, one, params)
-    echoes = await server.in_thread(_texts, server, prompts) if body.echo else None
     shape = CompletionShape(
         n=params.n,
         num_logprobs=body.logprobs,
-        echoes=echoes,
-        hide_answer=only_echo,
+        echoes=await server.in_thread(_texts, server, prompts) if body.echo else None,
+        hide_answer=_only_prompt(body),
         show_prompt_logprobs=body.prompt_logprobs is not None,
         show_token_ids=bool(body.return_token_ids),
         tokens_as_ids=bool(body.return_tokens_as_token_ids),
     )
-    field = "response_format" if body.response_format is not None else "structured_outputs"
-    return Job(ids, params, routing(server, request, body), field), shape
+    return Job(ids, params, routing(server, request, body), fields), shape
+
+
+def _only_prompt(body: CompletionRequest) -> bool:
+    """Whether no answer is wanted: the engine still draws one token, which is not shown."""
+    return bool(body.echo) and body.max_tokens == 0
+
+
+def _own_params(body: CompletionRequest) -> dict[str, Any]:
+    most = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    own: dict[str, Any] = {"logprobs": body.logprobs, "max_tokens": 1 if _only_prompt(body) else most}
+    if body.echo and body.logprobs is not None:
+        own["prompt_logprobs"] = max(body.logprobs, body.prompt_logprobs or 0)
+    return own
 
 
 def _prompts(body: CompletionRequest, server: Server) -> list[Any]:
@@ -75,4 +91,9 @@ def _encoded(server: Server, prompts: list[Any], special: bool) -> list[list[int
 
 
 def _texts(server: Server, prompts: list[Any]) -> list[str]:
-    return [one if isinstance(one, str) else server.tokenizer.decode(one, False) for one in prompts]
+    """The prompts as text. Ids that no token has are the engine's to refuse: they read as nothing here."""
+    known = range(server.facts.vocab_size)
+    return [
+        one if isinstance(one, str) else server.tokenizer.decode([token for token in one if token in known], False)
+        for one in prompts
+    ]

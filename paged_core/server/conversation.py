@@ -35,6 +35,8 @@ def variables_of(body: ChatRequest, settings: ServeSettings) -> dict[str, Any]:
         raise invalid(
             f"chat_template_kwargs has {len(given)} entries; this server allows at most {most}", "chat_template_kwargs"
         )
+    if body.modalities is not None and body.modalities != ["text"]:
+        raise invalid("modalities may only be text", "modalities")
     own = {
         "add_generation_prompt": body.add_generation_prompt,
         "documents": body.documents,

@@ -28,22 +28,16 @@ class Cursor:
 
     def __init__(self) -> None:
         self.ended = False
-        self.begun = False
-        self.num_chars = 0
+        self._num_chars = 0
         self._num_tokens = 0
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens given so far."""
-        return self._num_tokens
 
     def news(self, branch: CompletionOutput) -> News | None:
         """What is new, or None."""
-        text = branch.text[self.num_chars :]
+        text = branch.text[self._num_chars :]
         if self.ended or (not text and branch.finish_reason is None):
             return None
         tokens = branch.token_ids[self._num_tokens :]
         logprobs = [] if branch.logprobs is None else branch.logprobs[self._num_tokens :]
-        self.num_chars, self._num_tokens = len(branch.text), len(branch.token_ids)
+        self._num_chars, self._num_tokens = len(branch.text), len(branch.token_ids)
         self.ended = branch.finish_reason is not None
         return News(text, tokens, logprobs, branch.finish_reason, branch.stop_reason)

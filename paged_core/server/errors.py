@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from paged_core.errors import EngineDeadError, RequestError
+from paged_core.server.protocol.common import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("paged_core.server")
 
 INVALID = "invalid_request_error"
+UNIONS = {
+    "prompt": "must be text, a list of token ids, or a list of either",
+    "stop": "must be a string or a list of strings",
+    "tool_choice": "must be a string or an object",
+}
+"""Fields of several types: the validator complains once for each of them."""
 _TYPES = {429: "rate_limit_error", 408: "timeout_error"}
 _CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
@@ -75,9 +82,16 @@ def _validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
     """The first problem of each field, in one sentence each; `param` is the first field."""
     problems: dict[str, str] = {}
     for error in errors:
+        cause = error.get("ctx", {}).get("error")
+        if isinstance(cause, RefusedError):
+            return invalid(str(cause), cause.name)
+        if error["loc"] == ("body",) and error["type"] == "missing":
+            return invalid("the request has no body")
         where = [str(part) for part in error["loc"] if part not in ("body", "query", "header")]
         name = where[0] if where else ""
         text = str(error["msg"]).removeprefix("Value error, ")
+        if name in UNIONS and error["type"] != "missing":
+            text = UNIONS[name]
         problems.setdefault(name, f"{name}: {text}" if name else text)
     shown = list(problems.values())[:5]
     return invalid("; ".join(shown), next(iter(problems), "") or None)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import time
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paged_core.errors import RequestError
 from paged_core.server.auth import TENANT
 from paged_core.server.errors import ApiError, invalid
 from paged_core.server.limits import time_limit
+from paged_core.server.request_ids import ARRIVED
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterator, Mapping
 
     from fastapi import Request
 
@@ -25,21 +28,33 @@ _DEADLINE = "its deadline passed"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Prompts (token ids) to be answered alike. `form_field`: the field that prescribed the form of the answer."""
+    """Prompts (token ids) to be answered alike. `fields`: the body's names for fields of the engine."""
 
     prompts: list[list[int]]
     params: SamplingParams
     routing: dict[str, Any]
-    form_field: str = "structured_outputs"
+    fields: Mapping[str, str]
+
+
+@contextmanager
+def named(fields: Mapping[str, str]) -> Iterator[None]:
+    """Complaints about a field of the engine's leave the block as complaints about the caller's."""
+    try:
+        yield
+    except RequestError as error:
+        raise invalid(str(error), fields.get(error.field or "", error.field)) from error
 
 
 def routing(server: Server, request: Request, body: SamplingBody) -> dict[str, Any]:
     """Whose request it is, how urgent, and how long it may take."""
-    tenant = request.scope.get("state", {}).get(TENANT)
+    state = request.scope["state"]
+    limit = time_limit(request.headers, body.timeout, server.settings.timeout)
+    if limit is not None:
+        limit = max(0.0, limit - (time.monotonic() - state[ARRIVED]))
     values = {
         "priority": body.priority,
-        "cache_salt": server.salt(tenant, body.cache_salt),
-        "timeout": time_limit(request.headers, body.timeout, server.settings.timeout),
+        "cache_salt": server.salt(state.get(TENANT), body.cache_salt),
+        "timeout": limit,
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -61,13 +76,18 @@ def check_length(server: Server, ids: list[int], params: SamplingParams) -> None
 
 async def outputs(server: Server, job: Job) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """(index of the prompt, its newest output) until all are finished. A failed one ends all of them: ApiError."""
-    with server.admission.enter(len(job.prompts)):
+    with named(job.fields), server.admission.enter(len(job.prompts) - 1):  # the request itself was counted as one
         prompts = [{"prompt_token_ids": ids} for ids in job.prompts]
         async with aclosing(server.llm.generate_all(prompts, job.params, **job.routing)) as stream:
             async for index, output in stream:
                 if output.finished:
                     _check(output, job)
                 yield index, output
+
+
+def field_names(body: SamplingBody, **own: str) -> dict[str, str]:
+    """The body's names for fields of the engine, where they differ."""
+    return {**own, **({"structured_outputs": "response_format"} if body.response_format is not None else {})}
 
 
 async def final_outputs(server: Server, job: Job) -> list[RequestOutput]:
@@ -83,8 +103,9 @@ def _check(output: RequestOutput, job: Job) -> None:
     reasons = {branch.finish_reason for branch in output.outputs}
     said = output.error or "no reason is known"
     if "error" in reasons:
-        field = job.form_field if said.startswith("structured_outputs") else None
-        raise invalid(f"this request failed: {said}", field)
+        if not said.startswith("structured_outputs"):
+            raise ApiError(500 if "NaN" in said else 400, f"this request failed: {said}")
+        raise invalid(said, job.fields.get("structured_outputs", "structured_outputs"))
     if "abort" in reasons and output.error == _DEADLINE:
         headers = {"x-should-retry": "false"}
         raise ApiError(408, "the request's time limit passed", code="timeout", headers=headers)

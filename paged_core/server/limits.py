@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -13,33 +14,42 @@ if TYPE_CHECKING:
 
 TIMEOUT_HEADER = "x-request-timeout"
 _MAX_TIMEOUT_S = 7 * 24 * 3600.0
+_MAX_RETRY_S = 60
+_SMOOTHING = 0.05
 
 
 class Admission:
-    """Counts prompts that are queued or run. Used by the event loop alone."""
+    """Counts prompts that are queued or run, a request of any kind as one at least. Used by the event loop alone."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.inside = 0
+        self._mean_s = 1.0
 
     @contextmanager
     def enter(self, num: int) -> Iterator[None]:
-        """Room for `num` prompts while the block runs. ApiError 429 when there is none."""
-        if self.inside + num > self.limit and self.inside > 0:
+        """Room for `num` more while the block runs. ApiError 429 when there is none."""
+        if num >= self.limit:
+            raise invalid(
+                f"the request has more than {self.limit} prompts, and this server takes no more at a time", "prompt"
+            )
+        if self.inside + num > self.limit:
             message = (
                 f"{self.inside} requests are being worked on and no more than {self.limit} may be: try again later"
             )
             raise ApiError(429, message, code="queue_full", headers={"Retry-After": str(self.retry_after_s)})
         self.inside += num
+        began = time.monotonic()
         try:
             yield
         finally:
             self.inside -= num
+            self._mean_s += _SMOOTHING * (time.monotonic() - began - self._mean_s)
 
     @property
     def retry_after_s(self) -> int:
-        """Seconds after which asking again has a chance."""
-        return 1
+        """Seconds after which about half of those inside have left, by how long the last ones took."""
+        return min(_MAX_RETRY_S, max(1, round(self._mean_s / 2)))
 
 
 def time_limit(headers: Mapping[str, str], asked: float | None, most: float) -> float | None:

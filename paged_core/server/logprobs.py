@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import TYPE_CHECKING, Any
 
 from paged_core.model.token_text import text_bytes
@@ -16,19 +17,32 @@ if TYPE_CHECKING:
 _UNRANKED = 1 << 62
 
 
+class Offsets:
+    """Where each token of a text begins, in characters; a token that begins inside a character begins with it."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._num = 0
+
+    def next(self, text: str) -> int:
+        """Of the next token."""
+        begin = self._num
+        self._num += len(self._decoder.decode(text_bytes(text)))
+        return begin
+
+
 def completion_logprobs(
-    tokens: Sequence[tuple[int, str]], positions: Sequence[Position], num: int, *, offset: int = 0, as_ids: bool = False
+    tokens: Sequence[tuple[int, str]], positions: Sequence[Position], num: int, offsets: Offsets, *, as_ids: bool
 ) -> dict[str, Any]:
-    """The form of completions: four lists, one entry a token (id, text). `offset`: characters before the first one."""
+    """The form of completions: four lists, one entry a token (id, text). `as_ids`: tokens are named by id."""
     result: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
     for (token, text), position in zip(tokens, positions, strict=True):
         mine = position[token] if position else None
-        result["text_offset"].append(offset)
+        result["text_offset"].append(offsets.next(text))
         result["token_logprobs"].append(mine.logprob if mine else None)
         result["tokens"].append(f"token_id:{token}" if as_ids else text)
         best = {_name(one, value, as_ids): value.logprob for one, value in _best(position, num)}
         result["top_logprobs"].append({**best, _name(token, mine, as_ids): mine.logprob} if mine else None)
-        offset += len(text)
     return result
 
 

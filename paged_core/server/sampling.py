@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from paged_core.api.output_kind import RequestOutputKind
 from paged_core.api.params import SamplingParams
-from paged_core.errors import RequestError
 from paged_core.server.errors import invalid
 
 if TYPE_CHECKING:
@@ -49,24 +49,19 @@ FORMATS = ("text", "json_object", "json_schema")
 
 
 def sampling_params(body: SamplingBody, settings: ServeSettings, **own: Any) -> SamplingParams:
-    """The parameters that a body asks for; `own` are those that the endpoint itself settles (None = the default).
+    """The parameters that a body asks for; `own` are those that the endpoint itself settles, taken as they are.
 
-    Raises RequestError or ApiError, with the name of the field in the body.
+    Raises RequestError with the name that SamplingParams has for the field.
     """
     check_bounds(body, settings)
-    values = {name: getattr(body, name) for name in _SAME}
-    if body.response_format is not None:
-        form = structured_form(body.response_format)
-        if form is not None and body.structured_outputs is not None:
+    values = {name: value for name in _SAME if (value := getattr(body, name)) is not None}
+    form = None if body.response_format is None else structured_form(body.response_format)
+    if form is not None:
+        if body.structured_outputs is not None:
             raise invalid("response_format and structured_outputs both prescribe the form", "response_format")
-        values["structured_outputs"] = form or body.structured_outputs
-    values = {name: value for name, value in {**values, **own}.items() if value is not None}
-    try:
-        return SamplingParams(**values)
-    except RequestError as error:
-        if error.field == "structured_outputs" and body.response_format is not None:
-            raise invalid(str(error), "response_format") from error
-        raise
+        values["structured_outputs"] = form
+    kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
+    return SamplingParams(output_kind=kind, **(values | own))
 
 
 def structured_form(asked: ResponseFormat) -> dict[str, Any] | None:

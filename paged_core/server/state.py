@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,6 +61,10 @@ class Server:
         """Run text work (tokenising, templates) off the event loop, so that others are answered meanwhile."""
         return await asyncio.get_running_loop().run_in_executor(self.texts, work, *arguments)
 
+    def close(self) -> None:
+        """End the text threads."""
+        self.texts.shutdown(wait=False, cancel_futures=True)
+
     def check_model(self, name: str | None) -> str:
         """The name to answer under. ApiError 404 for a model that is not served here."""
         if name is None:
@@ -84,3 +89,9 @@ def the_server(request: Request) -> Server:
 
 
 TheServer = Annotated[Server, Depends(the_server)]
+
+
+async def admitted(server: TheServer) -> AsyncIterator[None]:
+    """Dependency of the routes that generate: in the house until the last byte of the answer has been sent."""
+    with server.admission.enter(1):
+        yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from fastapi.routing import APIRoute
 
-from paged_core.server.errors import invalid
+from paged_core.server.errors import ApiError, invalid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -51,6 +52,19 @@ class JsonRoute(APIRoute):
 
 
 class _StrictRequest(Request):
+    async def body(self) -> bytes:
+        """The body's bytes. ApiError when they are no JSON by their own account, or do not arrive in time."""
+        kind = self.headers.get("content-type", "").split(";")[0].strip().lower()
+        if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+            # Not mere tidiness: a page in a browser may send other types to this server without asking it first.
+            raise ApiError(415, "the body must be JSON, with the header Content-Type: application/json")
+        seconds = self.app.state.server.settings.body_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await super().body()
+        except TimeoutError:
+            raise ApiError(408, f"the body did not arrive within {seconds:g} s", code="timeout") from None
+
     async def json(self) -> Any:
         """The body's value."""
         body = await self.body()

@@ -17,6 +17,7 @@ class ChatRequest(SamplingBody):
         "functions": "write them as tools",
         "function_call": "write it as tool_choice",
         "audio": "answers are text",
+        "echo": "a chat answers with a message of its own",
         "chat_template": "templates come with the model",
         "media_io_kwargs": "messages are text",
         "mm_processor_kwargs": "messages are text",
@@ -37,7 +38,6 @@ class ChatRequest(SamplingBody):
     add_special_tokens: bool | None = None
     documents: list[dict[str, Any]] | None = None
     reasoning_effort: str | None = None
-    echo: bool | None = None
 
 
 class TopLogprob(BaseModel):

@@ -7,6 +7,14 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
+class RefusedError(ValueError):
+    """A field that would change the answer and cannot be honoured."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} is not supported: {reason}")
+        self.name = name
+
+
 class Body(BaseModel):
     """A request's body: types are taken as they are (no "0.5" for 0.5), null counts as absent, unknown fields are
     ignored as OpenAI's clients expect. Fields in `refused` would change the answer and cannot be honoured."""
@@ -20,7 +28,7 @@ class Body(BaseModel):
         if isinstance(values, dict):
             for name, reason in cls.refused.items():
                 if values.get(name) not in (None, False, [], {}, ""):
-                    raise ValueError(f"{name} is not supported: {reason}")
+                    raise RefusedError(name, reason)
         return values
 
 
@@ -98,7 +106,6 @@ class SamplingBody(Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
-    request_id: str | None = None
     priority: int | None = Field(
         default=None, ge=-(2**31), lt=2**31, description="smaller is served first, where scheduled so"
     )
