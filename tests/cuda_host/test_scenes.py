@@ -74,11 +74,3 @@ def test_long_contexts_are_cut_and_merged(dtype: str, kv_dtype: str, head_dim: i
 def test_groups_of_more_heads_than_a_matrix_has_rows(heads: tuple[int, int], kv_dtype: str) -> None:
     scene = scene_of(need_of("bfloat16", kv_dtype, 64, heads), [1, 33, 70])
     mixed(scene, replace(scene.layer, window=50))
-
-
-@types
-def test_no_undefined_behaviour_within_threads(dtype: str, kv_dtype: str) -> None:
-    launcher = HostLauncher(sanitize=True)
-    scene = scene_of(need_of(dtype, kv_dtype, 96, (4, 2)), [1, 40, 300], launcher=launcher)
-    mixed(scene, scene.layer)
-    assert len(set(launcher.launches)) >= 4, launcher.launches

@@ -22,7 +22,14 @@ COMPILER_MISSING = (
     else f"the emulation of CUDA needs the compiler {COMPILER}, which is not installed (Debian: apt install g++)"
 )
 # Arithmetic as on the device: a product and a sum are fused where the source says fmaf and nowhere else.
-COMMON = ("-std=c++17", "-shared", "-fPIC", "-ffp-contract=off", "-fno-gnu-unique", "-fvisibility=hidden")
+COMMON: tuple[str, ...] = (
+    "-std=c++17",
+    "-shared",
+    "-fPIC",
+    "-ffp-contract=off",
+    "-fno-gnu-unique",
+    "-fvisibility=hidden",
+)
 COMMON += ("-g1", "-gdwarf-4")  # what addr2line of older binutils reads
 COMMON += ("-U_FORTIFY_SOURCE",)  # its longjmp does not leave one stack for another
 # What the device leaves undefined and a host does quietly ends in a trap: indices of arrays, shifts, signed overflow.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 
@@ -43,17 +44,13 @@ class CheckedAttention(Attention):
     """
 
     def __init__(self, need: AttentionNeed, launcher: HostLauncher | None = None) -> None:
-        from paged_attn_cuda import backend
+        from paged_attn_cuda.backend import CudaAttention
 
         self._launcher = launcher = launcher or HostLauncher()
         self._seed = 0
         self._memory = GuardedMemory()  # of the backend itself
-        before = backend.Scratch, backend.uploaded
-        backend.Scratch, backend.uploaded = self._scratch, self._uploaded  # type: ignore[misc,assignment]
-        try:
-            self._inner = backend.CudaAttention(need, launcher)
-        finally:
-            backend.Scratch, backend.uploaded = before  # type: ignore[misc]
+        with patch.multiple("paged_attn_cuda.backend", Scratch=self._scratch, uploaded=self._uploaded):
+            self._inner = CudaAttention(need, launcher)
         self._device = torch.device(need.device)
 
     def layout(self, num_blocks: int) -> KVLayout:
@@ -67,7 +64,7 @@ class CheckedAttention(Attention):
         names = [field.name for field in fields(DeviceBatch)]
         ours = DeviceBatch(**{name: memory.like(getattr(theirs, name), name) for name in names})
         arrays = [(getattr(theirs, name), getattr(ours, name)) for name in names]
-        rope = [tuple(memory.like(table, f"rope {i}") for table in pair) for i, pair in enumerate(batch.rope)]
+        rope = [(memory.like(cos, f"cos {i}"), memory.like(sin, f"sin {i}")) for i, (cos, sin) in enumerate(batch.rope)]
         for given, own in zip(batch.rope, rope, strict=True):
             arrays += zip(given, own, strict=True)
         return _Plan(self._inner.plan(replace(batch, on_device=ours, rope=rope)), arrays, memory)
@@ -80,9 +77,9 @@ class CheckedAttention(Attention):
             ours.copy_(theirs)
 
         def run(memory: GuardedMemory) -> list[Tensor]:
-            inputs = [memory.like(each, name) for each, name in ((q, "q"), (k, "k"), (v, "v"))]
+            own_q, own_k, own_v = (memory.like(each, name) for each, name in ((q, "q"), (k, "k"), (v, "v")))
             cache, result = _guarded(memory, kv, "cache"), memory.like(out, "out")
-            lse = self._inner.forward(layer, *inputs, cache, plan.inner, result)
+            lse = self._inner.forward(layer, own_q, own_k, own_v, cache, plan.inner, result)
             plan.memory.check()
             return [result, cache] if lse is None else [result, cache, lse]
 

@@ -53,15 +53,10 @@ def check(part: Part) -> None:
     """Run a part over the checked backend; assert that its tests are there and pass."""
     (plugin,) = _harness().run_report("attn", [str(PLUGIN)], [CANDIDATE], part.files, part.keep)
     tests: dict[str, Any] = plugin["tests"]
-    wrong = [
-        f"{test}: {facts['outcome']} {facts.get('message', '')}" for test, facts in tests.items() if _is_bad(facts)
-    ]
+    failures = {test: facts for test, facts in tests.items() if facts["outcome"] != "passed"}
+    wrong = [f"{test}: {facts['outcome']} {facts.get('message', '')}" for test, facts in failures.items()]
     assert not wrong, "\n".join(wrong)
     assert len(tests) >= part.least, f"{len(tests)} tests, where {part.least} are known"
-
-
-def _is_bad(facts: dict[str, Any]) -> bool:
-    return facts["outcome"] != "passed"
 
 
 @cache
