@@ -49,31 +49,32 @@ class CudaAttention(Attention):
         self._need = need
         self._device = device = torch.device(need.device)
         self._returns_lse = "lse" in need.required
+        types = Types.of(need.dtype, need.kv_dtype, need.head_dim)
+        self._vector, self._element_bytes = types.vector(), ELEMENT_BYTES[need.dtype]
         group = need.num_heads // need.num_kv_heads
-        self._types = types = Types.of(need.dtype, need.kv_dtype, need.head_dim)
         self._heads = min(group, types.prefill_rows())  # of a prefill's tile
         self._tile_queries = types.prefill_rows() // self._heads
         self._prefill_programs = need.num_kv_heads * -(-group // self._heads)
         self._decode_programs = need.num_kv_heads * -(-group // _DECODE_ROWS)
         invariant = "batch_invariant" in need.required
         self._rule = SplitRule(self._decode_programs, launcher.num_processors, need.max_len, invariant)
-        self._bind(launcher)
+        self._bind(launcher, types)
         parts = self._rule.most_parts(need.max_rows) * need.num_heads
         self._parts = Scratch(torch.float32, device, parts * (need.head_dim + 2))
         rotated = need.token_budget * need.num_heads * need.head_dim if "fused_rope" in need.required else 0
         self._rotated = Scratch(getattr(torch, need.dtype), device, rotated)
-        self._scales: dict[tuple[float | tuple[float, ...], ...], Tensor] = {}
+        self._scales: dict[tuple[float | tuple[float, ...], ...], tuple[Tensor, int]] = {}
         self._addresses = Addresses(device)
         self._transfers = Transfers(device, self._copy)
         self._bound_plan: CudaPlan | None = None
 
-    def _bind(self, launcher: Launcher) -> None:
+    def _bind(self, launcher: Launcher, types: Types) -> None:
         """Every kernel of this need, with the arguments that never change."""
-        need, types, vector = self._need, self._types, self._types.vector()
+        need = self._need
         shift = need.block_size.bit_length() - 1
         heads = {"num_heads": need.num_heads, "head_dim": need.head_dim}
         shape = {**heads, "num_kv_heads": need.num_kv_heads, "block_shift": shift}
-        self._writes = {width: Bound(launcher, types.write(width), **shape) for width in (vector, 1)}
+        self._writes = {width: Bound(launcher, types.write(width), **shape) for width in (types.vector(), 1)}
         self._decode = Bound(launcher, types.decode(), **shape)
         self._merge = Bound(launcher, types.merge(), **heads)
         self._prefill = Bound(launcher, types.prefill(), **shape)
@@ -97,16 +98,19 @@ class CudaAttention(Attention):
         self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: CudaPlan, out: Tensor
     ) -> Tensor | None:
         """Write k and v, then attend. Raises ValueError for tensors that kernels cannot read as they lie."""
-        self._check(q, k, v, kv, out)
+        if not kv.is_contiguous():
+            raise ValueError(f"attn_cuda got a cache of strides {kv.stride()} where it laid out {tuple(kv.shape)}")
+        q, k, v = self._readable("q", q), self._readable("k", k), self._readable("v", v)
+        target = out if self._is_aligned("out", out) else torch.empty_like(out, memory_format=torch.contiguous_format)
         lse = q.new_empty(q.shape[:2], dtype=torch.float32) if self._returns_lse else None
         if not plan.num_tokens:
             return lse
         if plan is not self._bound_plan:
             self._bind_plan(plan)
-        target = out if _is_aligned(out) else torch.empty_like(out, memory_format=torch.contiguous_format)
-        scales = self._scales_of(layer)
-        q = self._write(layer, (q, k, v), (kv, scales), plan)
-        self._attend(layer, (q, kv, scales), plan, (target, lse))
+        cache = kv.data_ptr(), self._scales_of(layer)
+        queries = self._write(layer, (q, k, v), cache, plan)
+        results = target.data_ptr(), target.stride(0), None if lse is None else lse.data_ptr()
+        self._attend(layer, queries, cache, plan, results)
         if target is not out:
             out.copy_(target)
         return lse
@@ -119,17 +123,21 @@ class CudaAttention(Attention):
         """Beside the steps, on a stream of their own, where the host's pool is pinned."""
         self._transfers.swap(sources, targets, pairs)
 
-    def _check(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, out: Tensor) -> None:
-        head_dim = self._need.head_dim
-        for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out)):
-            _, stride_head, stride_element = tensor.stride()
-            if stride_element != 1 or stride_head != head_dim:
-                raise ValueError(
-                    f"attn_cuda got {name} of strides {tensor.stride()}: heads of {head_dim} elements must lie one "
-                    "behind the other; only the token axis may be strided"
-                )
-        if not kv.is_contiguous():
-            raise ValueError(f"attn_cuda got a cache of strides {kv.stride()} where it laid out {tuple(kv.shape)}")
+    def _readable(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor, or where its rows begin between vectors (rare: an odd offset into a buffer) a copy."""
+        if self._is_aligned(name, tensor):
+            return tensor
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    def _is_aligned(self, name: str, tensor: Tensor) -> bool:
+        """Whether every token's row begins at a whole vector. Raises ValueError where heads do not lie side by side."""
+        stride_token, stride_head, stride_element = tensor.stride()
+        if stride_element != 1 or stride_head != self._need.head_dim:
+            raise ValueError(
+                f"attn_cuda got {name} of strides {tensor.stride()}: heads of {self._need.head_dim} elements must lie "
+                "one behind the other; only the token axis may be strided"
+            )
+        return (tensor.data_ptr() | stride_token * self._element_bytes) % VECTOR_BYTES == 0
 
     def _bind_plan(self, plan: CudaPlan) -> None:
         """What all layers of a step share."""
@@ -151,71 +159,73 @@ class CudaAttention(Attention):
         self._bound_plan = plan
 
     def _write(
-        self, layer: AttentionLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: tuple[Tensor, Tensor], plan: CudaPlan
-    ) -> Tensor:
-        """Keys and values to their slots; returns the queries to attend with, rotated where the layer rotates."""
-        q, k, v = map(_aligned, qkv)
-        need, (kv, scales) = self._need, cache
-        half, cos, sin, attending = 0, None, None, q
-        if layer.rope >= 0:
-            cos, sin = plan.rope[layer.rope]
-            half = cos.shape[1]
-            size = plan.num_tokens * need.num_heads * need.head_dim
-            attending = self._rotated.take(size)[:size].view(plan.num_tokens, need.num_heads, need.head_dim)
-        width = 1 if half % self._types.vector() else self._types.vector()
-        write = self._writes[width]
-        write.set(q=q.data_ptr(), k=k.data_ptr(), v=v.data_ptr(), cache=kv.data_ptr(), scales=scales.data_ptr())
-        write.set(stride_q=q.stride(0), stride_k=k.stride(0), stride_v=v.stride(0), half=half)
-        if cos is not None and sin is not None:
-            write.set(rotated=attending.data_ptr(), cos=cos.data_ptr(), sin=sin.data_ptr())
-            write.set(stride_cos=cos.stride(0), stride_sin=sin.stride(0))
+        self, layer: AttentionLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: tuple[int, int], plan: CudaPlan
+    ) -> tuple[int, int]:
+        """Keys and values to their slots. cache: addresses of it and its scales.
+
+        Returns address and token stride of the queries to attend with: rotated ones where the layer rotates.
+        """
+        q, k, v = qkv
+        need, queries, half, width = self._need, (q.data_ptr(), q.stride(0)), 0, self._vector
+        rope = plan.rope[layer.rope] if layer.rope >= 0 else None
+        if rope is not None:
+            half = rope[0].shape[1]
+            width = 1 if half % width else width
+        kernel = self._writes[width]
+        to = kernel.arguments
+        to.q.value, to.stride_q.value = queries
+        to.k.value, to.stride_k.value = k.data_ptr(), k.stride(0)
+        to.v.value, to.stride_v.value = v.data_ptr(), v.stride(0)
+        (to.cache.value, to.scales.value), to.half.value = cache, half
+        if rope is not None:
+            cos, sin = rope
+            to.cos.value, to.stride_cos.value = cos.data_ptr(), cos.stride(0)
+            to.sin.value, to.stride_sin.value = sin.data_ptr(), sin.stride(0)
+            stride = need.num_heads * need.head_dim
+            queries = self._rotated.take(plan.num_tokens * stride).data_ptr(), stride
+            to.rotated.value = queries[0]
         turned = (need.num_heads if half else 0) + need.num_kv_heads
         elements = turned * (need.head_dim - half) + need.num_kv_heads * need.head_dim  # partners go with their pair
-        write((plan.num_tokens, -(-elements // (width * WRITE_THREADS)), 1))
-        return attending
+        kernel((plan.num_tokens, -(-elements // (width * WRITE_THREADS)), 1))
+        return queries
 
     def _attend(
         self,
         layer: AttentionLayer,
-        inputs: tuple[Tensor, Tensor, Tensor],
+        queries: tuple[int, int],
+        cache: tuple[int, int],
         plan: CudaPlan,
-        results: tuple[Tensor, Tensor | None],
+        results: tuple[int, int, int | None],
     ) -> None:
-        """Sequences of one token, then those of more. inputs: q, cache, scales; results: out, log-sum-exp."""
-        (q, kv, scales), (out, lse) = inputs, results
+        """Sequences of one token, then those of more. results: address of out, its stride, address of log-sum-exp."""
         window = _NO_WINDOW if layer.window is None else layer.window
-        written = {
-            "out": out.data_ptr(),
-            "lse": None if lse is None else lse.data_ptr(),
-            "stride_out": out.stride(0),
-            "window": window,
-        }
-        read = {
-            "q": q.data_ptr(),
-            "stride_q": q.stride(0),
-            "cache": kv.data_ptr(),
-            "scales": scales.data_ptr(),
-            "scale": layer.scale,
-            "softcap": layer.softcap or 0.0,
-        }
+        for kernel, is_launched in ((self._decode, plan.num_splits), (self._prefill, plan.num_tiles)):
+            if is_launched:
+                to = kernel.arguments
+                to.q.value, to.stride_q.value = queries
+                to.cache.value, to.scales.value = cache
+                to.out.value, to.stride_out.value, to.lse.value = results
+                to.scale.value, to.softcap.value, to.window.value = layer.scale, layer.softcap or 0.0, window
         if plan.num_splits:
-            self._decode.set(**written, **read)
             self._decode((plan.num_seqs, self._decode_programs, plan.num_splits))
         if plan.num_splits > 1:
-            self._merge.set(**written)
+            to = self._merge.arguments
+            to.out.value, to.stride_out.value, to.lse.value = results
+            to.window.value = window
             self._merge((plan.num_seqs, self._need.num_heads, 1))
         if plan.num_tiles:
-            self._prefill.set(**written, **read)
             self._prefill((plan.num_tiles, self._prefill_programs, 1))
 
-    def _scales_of(self, layer: AttentionLayer) -> Tensor:
-        """float32 [2, kv_heads] on the device: of keys, then of values."""
+    def _scales_of(self, layer: AttentionLayer) -> int:
+        """Address of float32 [2, kv_heads] on the device: scales of keys, then of values."""
         key = (layer.k_scale, layer.v_scale)
         known = self._scales.get(key)
         if known is None:
-            rows = [np.broadcast_to(np.asarray(scale, dtype=np.float32), self._need.num_kv_heads) for scale in key]
-            known = self._scales[key] = uploaded(np.stack(rows), self._device)
-        return known
+            heads = self._need.num_kv_heads
+            rows = [np.broadcast_to(np.asarray(scale, dtype=np.float32), heads) for scale in key]
+            tensor = uploaded(np.stack(rows), self._device)
+            known = self._scales[key] = tensor, tensor.data_ptr()
+        return known[1]
 
     def _copy(self, sources: Sequence[Tensor], targets: Sequence[Tensor], pairs: NDArray[np.int64]) -> None:
         """Block pairs[i, 0] of every source to block pairs[i, 1] of its target."""
@@ -225,13 +235,3 @@ class CudaAttention(Attention):
         read, write = self._addresses.of(sources), self._addresses.of(targets)
         self._copy_kernel.set(sources=read.data_ptr(), targets=write.data_ptr(), pairs=moved.data_ptr())
         self._copy_kernel((len(pairs) * self._chunks, len(sources), 1))
-
-
-def _is_aligned(tensor: Tensor) -> bool:
-    """Whether every token's row begins at a whole vector."""
-    return tensor.data_ptr() % VECTOR_BYTES == 0 and tensor.stride(0) * tensor.element_size() % VECTOR_BYTES == 0
-
-
-def _aligned(tensor: Tensor) -> Tensor:
-    """The tensor, or where rows begin between vectors (rare: an odd offset into a buffer) a copy."""
-    return tensor if _is_aligned(tensor) else tensor.clone(memory_format=torch.contiguous_format)
