@@ -116,6 +116,7 @@ def test_when_nothing_can_be_measured_the_reasons_are_told(clocks: list[str]) ->
     assert "more than --memory" in result.stderr
 
 
+@pytest.mark.slow
 def test_triton_runs_in_its_interpreter(tmp_path: Path) -> None:
     """In a process of its own: the interpreter is chosen when triton is imported."""
     pytest.importorskip("triton")
@@ -160,11 +161,13 @@ def test_kernels_run_on_a_gpu(tmp_path: Path, plugin: str) -> None:
     assert not [note for table in content["tables"] for note in table["notes"] if "capturing" in note]
 
 
-def test_a_model_that_is_a_shape_brings_its_loader(tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
+def test_a_model_that_is_a_shape_brings_its_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paged_core.bench.speed.measure_peaks", lambda device: Peaks(1e9, 1e9, 1e9, None))
+    path, work = tmp_path / "x.json", tmp_path / "work.json"
+    work.write_text(json.dumps({"requests": [{"prompt": [5, 6, 7], "out": 2}]}))
     options = ("--model", "random:tiny", "--threads", "1", "--kv-memory=4MiB", "--attn=torch")
-    for name in ("latency", "throughput"):
-        result = bench(name, "--quick", *options, "--json", str(path))
+    for name, more in (("latency", ()), ("throughput", ("--workload", str(work)))):
+        result = bench(name, "--quick", *options, *more, "--json", str(path))
         assert result.exit_code == 0, result.stderr
         assert json.loads(path.read_text())["conditions"]["model"] == "random:tiny"
 
