@@ -1,12 +1,21 @@
 """Tiles, warps and stages by rule: from what is known when a backend is bound, never from lengths.
 
-Chosen by registers, shared memory and occupancy as the assembler reports them for compute capability 8.0, 9.0 and 10.0;
-no variant spills.
+Chosen by what the assembler reports of registers, spills and shared memory for compute capability 8.0, 9.0 and 10.0:
+
+* no variant spills: float32, which multiplies without tensor cores, and e4m3 widened by integers take small tiles;
+* decode waits for memory, so two or three programs shall fit a processor with their loads under way (five stages hold
+  two tiles of keys and values: loads wait for the block table, which takes two of the stages);
+* prefill waits for tensor cores: those of capability 9.0 and 10.0 read a product's operands from shared memory, and
+  want tiles of 128 keys for that not to be what they wait for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from paged_attn_triton.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +28,36 @@ class Config:
     stages: int
 
 
-def decode_config(width: int, element_bytes: int, group: int, is_float32: bool) -> Config:
+def decode_config(shape: Shape) -> Config:
     """Rows are the heads of a group, 16 at least, as tensor cores have it."""
-    rows = max(16, padded(group))
-    if is_float32:
-        return Config(rows, 32 if width <= 128 else 16, 4, 2)
-    tile = 64 if width <= 128 else 32
-    return Config(rows, tile, 4, 3)
+    rows = max(16, padded(shape.group))
+    if not shape.capability:
+        return Config(rows, 64, 4, 1)
+    if shape.dtype == "float32":
+        return Config(rows, 16, 4, 3)
+    return Config(rows, max(32, min(128, 8192 // shape.width)), 4, 5)
 
 
-def prefill_config(width: int, group: int, is_float32: bool, capability: int) -> Config:
-    """128 rows where registers hold them; a group that is larger makes its own rows."""
-    least = padded(group)
-    if is_float32:
-        return Config(max(32, least), 32, 4, 2)
+def prefill_config(shape: Shape, plain: bool) -> Config:
+    """`plain`: neither window nor softcap, which take registers. Rows do not depend on that: a step's grid is one."""
+    rows, tile, warps = _prefill_tile(shape, plain and not shape.in_codes)
+    return Config(max(rows, padded(shape.group)), tile, warps, 3)
+
+
+def _prefill_tile(shape: Shape, light: bool) -> tuple[int, int, int]:
+    """Rows, unless a group has more heads than that; keys; warps."""
+    capability, width = shape.capability, shape.width
+    if not capability:
+        return 128, 64, 4
+    if shape.dtype == "float32":
+        return 32, 16, 4
+    if shape.in_codes and not shape.by_hardware:
+        return (64, 32, 4) if width <= 128 else (64, 32, 8)
+    if 90 <= capability < 120:
+        return 128, (128 if light else 64) if width <= 128 else (64 if light else 32), 8
     if width <= 128:
-        return Config(max(128, least), 64, 8 if width == 128 else 4, 3 if capability >= 90 else 2)
-    return Config(max(64, least), 32, 4, 2)
+        return 128, 64, 8
+    return 64, 64 if capability == 80 else 32, 8  # the others have less shared memory
 
 
 def padded(number: int) -> int:

@@ -11,7 +11,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from paged_attn_triton.tiles import attend_tile, result_of
+from paged_attn_triton.tiles import attend_range, load_queries, nothing_seen, result_of, scales_of, store_results
+
+
+@triton.jit
+def single_token(query_start_ptr, seq):
+    """(a sequence's first token, whether it computes no other)."""
+    start = tl.load(query_start_ptr + seq)
+    return start.to(tl.int64), tl.load(query_start_ptr + seq + 1) == start + 1
 
 
 @triton.jit
@@ -27,12 +34,10 @@ def parts_of(length, window, num_splits, split_tokens, HAS_WINDOW: tl.constexpr,
 
 @triton.jit(do_not_specialize=["stride_table_row", "window", "split_tokens"])
 def decode_kernel(
-    # what is written: out [num_tokens, NUM_HEADS, HEAD_DIM], its log-sum-exp or None, and what parts leave: float32
+    # written: out [num_tokens, NUM_HEADS, HEAD_DIM], its log-sum-exp or None, and what parts leave: float32
     # [num_seqs, NUM_HEADS, num_splits, HEAD_DIM] and [num_seqs, NUM_HEADS, num_splits]
     out_ptr, lse_ptr, parts_ptr, parts_lse_ptr,
-    # what is read
     q_ptr, kv_ptr, k_scales_ptr, v_scales_ptr, query_start_ptr, seq_lens_ptr, rows_ptr, tables_ptr,
-    # strides, the layer, and the rule of parts
     stride_out_token, stride_q_token, stride_table_row, scale, softcap, window, split_tokens,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, IN_CODES: tl.constexpr, BY_HARDWARE: tl.constexpr, WIDENED: tl.constexpr,
@@ -40,53 +45,39 @@ def decode_kernel(
 ):  # fmt: skip
     """Attend with the only token of each sequence that has only one; a sequence of length 0 gets zeros."""
     kv_head, seq, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    token = tl.load(query_start_ptr + seq)
-    if tl.load(query_start_ptr + seq + 1) != token + 1:
-        return
-    num_splits = tl.num_programs(2)
+    token, is_alone = single_token(query_start_ptr, seq)
     length = tl.load(seq_lens_ptr + seq)
+    num_splits = tl.num_programs(2)
     first, num_parts, share = parts_of(length, window, num_splits, split_tokens, HAS_WINDOW, TILE)
-    if part >= num_parts:
+    if (not is_alone) | (part >= num_parts):
         return
-
     # the heads of the group, padded to what a tensor core takes
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
+    in_group = tl.arange(0, ROWS) < GROUP
     heads = kv_head * GROUP + tl.arange(0, ROWS)
     dims = tl.arange(0, WIDTH)
-    real = (tl.arange(0, ROWS) < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
     places = heads[:, None] * HEAD_DIM + dims[None, :]
-    q = tl.load(q_ptr + token.to(tl.int64) * stride_q_token + places, mask=real, other=0.0)
-    if WIDENED:
-        q = q.to(tl.float32)
-    factor = 1.0
-    if IN_CODES:
-        scale *= tl.load(k_scales_ptr + kv_head)
-        factor = tl.load(v_scales_ptr + kv_head)
-
+    mask = in_group[:, None] & (dims < HEAD_DIM)[None, :]
+    q = load_queries(q_ptr + token * stride_q_token + places, mask, WIDENED)
+    factor, v_factor = scales_of(k_scales_ptr, v_scales_ptr, kv_head, IN_CODES)
     # its part of the context, tile by tile
-    acc = tl.zeros([ROWS, WIDTH], tl.float32)
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    positions = tl.zeros([ROWS], tl.int32) + length - 1
     table_ptr = tables_ptr + tl.load(rows_ptr + seq).to(tl.int64) * stride_table_row
     begin = first + part * share
-    for tile in tl.range(begin, tl.minimum(begin + share, length), TILE):
-        acc, highest, total = attend_tile(
-            acc, highest, total, q, kv_ptr, table_ptr, kv_head, tile, positions, length - 1, scale, softcap, window,
-            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, HAS_WINDOW, HAS_SOFTCAP, TILE, True,
-        )  # fmt: skip
-
-    # the answer, or a part of it that the merge takes up; an empty part weighs nothing there
-    result, lse = result_of(acc, highest, total, factor)
-    real_heads = tl.arange(0, ROWS) < GROUP
+    positions = tl.full([ROWS], 0, tl.int32) + length - 1
+    state = attend_range(
+        nothing_seen(ROWS, WIDTH), begin, tl.minimum(begin + share, length), q, kv_ptr, table_ptr, kv_head, positions,
+        length - 1, (scale * factor, softcap, window),
+        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, HAS_WINDOW, HAS_SOFTCAP, TILE, True,
+    )  # fmt: skip
+    # the answer, or a part of it for the merge, where an empty one weighs nothing
+    result, lse = result_of(state, v_factor)
     if num_parts == 1:
-        tl.store(out_ptr + token.to(tl.int64) * stride_out_token + places, result, mask=real)
-        if lse_ptr is not None:
-            tl.store(lse_ptr + token * NUM_HEADS + heads, lse * 0.6931471805599453, mask=real_heads)
+        places += token * stride_out_token
+        store_results(out_ptr, lse_ptr, places, token * NUM_HEADS + heads, result, lse, mask, in_group)
     else:
         slots = (seq * NUM_HEADS + heads).to(tl.int64) * num_splits + part
-        tl.store(parts_ptr + slots[:, None] * HEAD_DIM + dims[None, :], result, mask=real)
-        tl.store(parts_lse_ptr + slots, lse, mask=real_heads)
+        tl.store(parts_ptr + slots[:, None] * HEAD_DIM + dims[None, :], result, mask=mask)
+        tl.store(parts_lse_ptr + slots, lse, mask=in_group)
 
 
 @triton.jit(do_not_specialize=["num_splits", "window", "split_tokens"])
@@ -98,12 +89,10 @@ def merge_kernel(
 ):  # fmt: skip
     """Grid (NUM_HEADS, num_seqs): the parts of a decode become its answer, PARTS of them at a time."""
     head, seq = tl.program_id(0), tl.program_id(1)
-    token = tl.load(query_start_ptr + seq)
-    if tl.load(query_start_ptr + seq + 1) != token + 1:
-        return
+    token, is_alone = single_token(query_start_ptr, seq)
     length = tl.load(seq_lens_ptr + seq)
-    num_parts = parts_of(length, window, num_splits, split_tokens, HAS_WINDOW, TILE)[1]
-    if num_parts == 1:
+    _, num_parts, _ = parts_of(length, window, num_splits, split_tokens, HAS_WINDOW, TILE)
+    if (not is_alone) | (num_parts == 1):
         return
 
     # the first part has keys, so the highest is a number from the first round on
@@ -123,6 +112,6 @@ def merge_kernel(
         total = total * decay + tl.sum(weights, 0)
         highest = top
 
-    tl.store(out_ptr + token.to(tl.int64) * stride_out_token + head * HEAD_DIM + dims, acc / total, mask=dims < HEAD_DIM)
-    if lse_ptr is not None:
-        tl.store(lse_ptr + token * NUM_HEADS + head, (highest + tl.log2(total)) * 0.6931471805599453)
+    places = token * stride_out_token + head * HEAD_DIM + dims
+    lse = highest + tl.log2(total)
+    store_results(out_ptr, lse_ptr, places, token * NUM_HEADS + head, acc / total, lse, dims < HEAD_DIM, True)

@@ -10,7 +10,6 @@ import torch
 from paged_attn_triton.decode import decode_kernel, merge_kernel
 from paged_attn_triton.launch import Launch
 from paged_attn_triton.prefill import prefill_kernel
-from paged_attn_triton.shapes import SEARCH
 from paged_attn_triton.write import write_kernel
 
 if TYPE_CHECKING:
@@ -47,14 +46,13 @@ def bind(shape: Shape, layer: AttentionLayer, half: int, device: torch.device) -
             f"attn_triton got k_scale {layer.k_scale} and v_scale {layer.v_scale} for a cache of {shape.kv_dtype}, "
             "which holds unscaled numbers"
         )
-    decode, prefill = shape.decode_config, shape.prefill_config
     flags = (layer.window is not None, layer.softcap is not None)
-    prefill_constants = shape.attend_constants(prefill, *flags) | {"SEARCH": SEARCH}
+    decode, prefill = shape.decode_config, shape.prefill_config(*flags)
     return BoundLayer(
         Launch(write_kernel, shape.write_constants(half), 4, 1),
-        Launch(decode_kernel, shape.attend_constants(decode, *flags), decode.warps, decode.stages),
+        Launch(decode_kernel, shape.decode_constants(*flags), decode.warps, decode.stages),
         Launch(merge_kernel, shape.merge_constants(flags[0]), 4, 1),
-        Launch(prefill_kernel, prefill_constants, prefill.warps, prefill.stages),
+        Launch(prefill_kernel, shape.prefill_constants(*flags), prefill.warps, prefill.stages),
         half,
         layer.rope,
         float(layer.scale),

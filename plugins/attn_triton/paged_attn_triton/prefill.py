@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from paged_attn_triton.tiles import attend_tile, result_of
+from paged_attn_triton.tiles import attend_range, load_queries, nothing_seen, result_of, scales_of, store_results
 
 
 @triton.jit
@@ -44,13 +44,22 @@ def visible_tiles(low, high, window, HAS_WINDOW: tl.constexpr, TILE: tl.constexp
     return first, full, diagonal
 
 
+@triton.jit
+def tile_of(query_start_ptr, num_seqs, TILE_QUERIES: tl.constexpr, SEARCH: tl.constexpr):
+    """This program's tile: (sequence, its first token, tokens before the tile's, and from there on, or 0 for none)."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
+    seq = sequence_of(tile, query_start_ptr, num_seqs, TILE_QUERIES, SEARCH)
+    start = tl.load(query_start_ptr + seq)
+    num_queries = tl.load(query_start_ptr + seq + 1) - start
+    skipped = (tile - start // TILE_QUERIES - seq) * TILE_QUERIES
+    left = tl.where(num_queries > 1, tl.maximum(num_queries - skipped, 0), 0)
+    return seq, start, skipped, left
+
+
 @triton.jit(do_not_specialize=["stride_table_row", "window", "num_seqs"])
 def prefill_kernel(
-    # what is written: out [num_tokens, NUM_HEADS, HEAD_DIM], and its log-sum-exp or None
-    out_ptr, lse_ptr,
-    # what is read
+    out_ptr, lse_ptr,  # [num_tokens, NUM_HEADS, HEAD_DIM], and its log-sum-exp or None
     q_ptr, kv_ptr, k_scales_ptr, v_scales_ptr, query_start_ptr, seq_lens_ptr, rows_ptr, tables_ptr,
-    # strides, the layer, lengths
     stride_out_token, stride_q_token, stride_table_row, scale, softcap, window, num_seqs,
     NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, IN_CODES: tl.constexpr, BY_HARDWARE: tl.constexpr, WIDENED: tl.constexpr,
@@ -59,59 +68,37 @@ def prefill_kernel(
     """Attend with all tokens of the sequences that compute more than one."""
     GROUP: tl.constexpr = NUM_HEADS // NUM_KV_HEADS
     TILE_QUERIES: tl.constexpr = ROWS // GROUP
-    tile = tl.num_programs(0) - 1 - tl.program_id(0)
-    kv_head = tl.program_id(1)
-    seq = sequence_of(tile, query_start_ptr, num_seqs, TILE_QUERIES, SEARCH)
-    start = tl.load(query_start_ptr + seq)
-    num_queries = tl.load(query_start_ptr + seq + 1) - start
-    skipped = (tile - start // TILE_QUERIES - seq) * TILE_QUERIES
-    if (num_queries <= 1) | (skipped >= num_queries):
+    seq, start, skipped, left = tile_of(query_start_ptr, num_seqs, TILE_QUERIES, SEARCH)
+    if left == 0:
         return
-
     # rows: query after query, each with all heads of the group
-    rows = tl.arange(0, ROWS)
-    dims = tl.arange(0, WIDTH)
-    queries = skipped + rows // GROUP
+    kv_head, rows, dims = tl.program_id(1), tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    tokens = (start + skipped + rows // GROUP).to(tl.int64)
     heads = kv_head * GROUP + rows % GROUP
-    tokens = (start + queries).to(tl.int64)
-    real = (rows < TILE_QUERIES * GROUP) & (queries < num_queries)
+    real = rows < tl.minimum(left, TILE_QUERIES) * GROUP
     mask = real[:, None] & (dims < HEAD_DIM)[None, :]
     places = (heads * HEAD_DIM)[:, None] + dims[None, :]
-    q = tl.load(q_ptr + (tokens * stride_q_token)[:, None] + places, mask=mask, other=0.0)
-    if WIDENED:
-        q = q.to(tl.float32)
-    factor = 1.0
-    if IN_CODES:
-        scale *= tl.load(k_scales_ptr + kv_head)
-        factor = tl.load(v_scales_ptr + kv_head)
-
+    q = load_queries(q_ptr + (tokens * stride_q_token)[:, None] + places, mask, WIDENED)
+    factor, v_factor = scales_of(k_scales_ptr, v_scales_ptr, kv_head, IN_CODES)
     # keys before the diagonal are seen by all rows, so they need no mask
-    acc = tl.zeros([ROWS, WIDTH], tl.float32)
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
     table_ptr = tables_ptr + tl.load(rows_ptr + seq).to(tl.int64) * stride_table_row
-    low = tl.load(seq_lens_ptr + seq) - num_queries + skipped
-    high = low + tl.minimum(TILE_QUERIES, num_queries - skipped) - 1
-    positions = low + rows // GROUP
+    low = tl.load(seq_lens_ptr + seq) - left
+    high = low + tl.minimum(TILE_QUERIES, left) - 1
     first, full, diagonal = visible_tiles(low, high, window, HAS_WINDOW, TILE)
+    positions, layer, state = low + rows // GROUP, (scale * factor, softcap, window), nothing_seen(ROWS, WIDTH)
     if HAS_WINDOW:
-        for begin in tl.range(first, full, TILE):
-            acc, highest, total = attend_tile(
-                acc, highest, total, q, kv_ptr, table_ptr, kv_head, begin, positions, high, scale, softcap, window,
-                NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, True, HAS_SOFTCAP, TILE, True,
-            )  # fmt: skip
-    for begin in tl.range(full, diagonal, TILE):
-        acc, highest, total = attend_tile(
-            acc, highest, total, q, kv_ptr, table_ptr, kv_head, begin, positions, high, scale, softcap, window,
-            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, False, HAS_SOFTCAP, TILE, False,
+        state = attend_range(
+            state, first, full, q, kv_ptr, table_ptr, kv_head, positions, high, layer,
+            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, True, HAS_SOFTCAP, TILE, True,
         )  # fmt: skip
-    for begin in tl.range(diagonal, high + 1, TILE):
-        acc, highest, total = attend_tile(
-            acc, highest, total, q, kv_ptr, table_ptr, kv_head, begin, positions, high, scale, softcap, window,
-            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, HAS_WINDOW, HAS_SOFTCAP, TILE, True,
-        )  # fmt: skip
-
-    result, lse = result_of(acc, highest, total, factor)
-    tl.store(out_ptr + (tokens * stride_out_token)[:, None] + places, result, mask=mask)
-    if lse_ptr is not None:
-        tl.store(lse_ptr + tokens * NUM_HEADS + heads, lse * 0.6931471805599453, mask=real)
+    state = attend_range(
+        state, full, diagonal, q, kv_ptr, table_ptr, kv_head, positions, high, layer,
+        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, False, HAS_SOFTCAP, TILE, False,
+    )  # fmt: skip
+    state = attend_range(
+        state, diagonal, high + 1, q, kv_ptr, table_ptr, kv_head, positions, high, layer,
+        NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, HAS_WINDOW, HAS_SOFTCAP, TILE, True,
+    )  # fmt: skip
+    result, lse = result_of(state, v_factor)
+    places += (tokens * stride_out_token)[:, None]
+    store_results(out_ptr, lse_ptr, places, tokens * NUM_HEADS + heads, result, lse, mask, real)

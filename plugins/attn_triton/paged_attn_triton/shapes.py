@@ -65,23 +65,19 @@ class Shape:
         return 2 * self.num_kv_heads * self.block_size * self.head_dim * _ELEMENT_BYTES[self.kv_dtype]
 
     @cached_property
-    def decode_config(self) -> Config:
-        """How decode is cut."""
-        if not self.capability:
-            return Config(max(16, padded(self.group)), 64, 4, 1)
-        return decode_config(self.width, self.group, self.dtype == "float32")
+    def by_hardware(self) -> bool:
+        """Whether the device widens e4m3 by itself."""
+        return self.in_codes and self.capability >= _FIRST_WITH_E4M3
 
     @cached_property
-    def prefill_config(self) -> Config:
-        """How prefill is cut."""
-        if not self.capability:
-            return Config(max(128, padded(self.group)), 64, 4, 1)
-        return prefill_config(self.width, self.group, self.dtype == "float32", self.capability)
+    def decode_config(self) -> Config:
+        """How decode is cut."""
+        return decode_config(self)
 
     @cached_property
     def queries_per_tile(self) -> int:
         """Queries in a tile of prefill."""
-        return self.prefill_config.rows // self.group
+        return prefill_config(self, True).rows // self.group
 
     @cached_property
     def tokens_per_write(self) -> int:
@@ -102,8 +98,20 @@ class Shape:
             "TILE_TOKENS": self.tokens_per_write,
         }
 
-    def attend_constants(self, config: Config, has_window: bool, has_softcap: bool) -> dict[str, object]:
-        """Of decode, and all but one of prefill."""
+    def decode_constants(self, has_window: bool, has_softcap: bool) -> dict[str, object]:
+        """Of decode."""
+        return self._attend_constants(self.decode_config, has_window, has_softcap)
+
+    def prefill_constants(self, has_window: bool, has_softcap: bool) -> dict[str, object]:
+        """Of prefill."""
+        config = self.prefill_config(has_window, has_softcap)
+        return self._attend_constants(config, has_window, has_softcap) | {"SEARCH": SEARCH}
+
+    def prefill_config(self, has_window: bool, has_softcap: bool) -> Config:
+        """How prefill is cut."""
+        return prefill_config(self, not (has_window or has_softcap))
+
+    def _attend_constants(self, config: Config, has_window: bool, has_softcap: bool) -> dict[str, object]:
         return {
             "NUM_HEADS": self.num_heads,
             "NUM_KV_HEADS": self.num_kv_heads,
@@ -111,7 +119,7 @@ class Shape:
             "WIDTH": self.width,
             "BLOCK_SIZE": self.block_size,
             "IN_CODES": self.in_codes,
-            "BY_HARDWARE": self.in_codes and self.capability >= _FIRST_WITH_E4M3,
+            "BY_HARDWARE": self.by_hardware,
             "WIDENED": self.dtype == "bfloat16" and not self.capability,  # the interpreter multiplies the bits of bf16
             "HAS_WINDOW": has_window,
             "HAS_SOFTCAP": has_softcap,

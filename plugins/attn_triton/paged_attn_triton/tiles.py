@@ -42,18 +42,20 @@ def load_tile(
     Slots that are not visible may hold NaN, and 0 * NaN is NaN: they are not even read.
     """
     dims = tl.arange(0, WIDTH)
-    if TRANSPOSED:
+    # Codes without a conversion in hardware are widened the other way round and then turned. Else the compiler moves
+    # the widening into a tensor core's operand, where every warp does it for the whole tile: 12 KB of spills.
+    TURNED: tl.constexpr = IN_CODES and not BY_HARDWARE
+    if TRANSPOSED != TURNED:
         ptrs = kv_ptr + offsets[None, :] + dims[:, None]
         mask = visible[None, :] & (dims < HEAD_DIM)[:, None]
     else:
         ptrs = kv_ptr + offsets[:, None] + dims[None, :]
         mask = visible[:, None] & (dims < HEAD_DIM)[None, :]
-    if MASKED or HEAD_DIM < WIDTH:
-        tile = tl.load(ptrs, mask=mask, other=0)
-    else:
-        tile = tl.load(ptrs)
-    if IN_CODES:
-        return decode_e4m3(tile, DTYPE, BY_HARDWARE)
+    tile = tl.load(ptrs, mask=mask, other=0) if MASKED or HEAD_DIM < WIDTH else tl.load(ptrs)
+    if TURNED:
+        return tl.trans(decode_e4m3(tile, DTYPE, False))
+    elif IN_CODES:
+        return decode_e4m3(tile, DTYPE, True)
     else:
         return tile.to(DTYPE)
 
@@ -117,7 +119,57 @@ def attend_tile(
 
 
 @triton.jit
-def result_of(acc, highest, total, factor):
+def attend_range(
+    state, begin, end, q, kv_ptr, table_ptr, kv_head, positions, last, layer,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    IN_CODES: tl.constexpr, BY_HARDWARE: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+    TILE: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """`attend_tile` for the tiles that start at `begin`, ... before `end`; `layer` is (scale, softcap, window)."""
+    acc, highest, total = state
+    scale, softcap, window = layer
+    for tile in tl.range(begin, end, TILE):
+        acc, highest, total = attend_tile(
+            acc, highest, total, q, kv_ptr, table_ptr, kv_head, tile, positions, last, scale, softcap, window,
+            NUM_KV_HEADS, HEAD_DIM, WIDTH, BLOCK_SIZE, IN_CODES, BY_HARDWARE, HAS_WINDOW, HAS_SOFTCAP, TILE, MASKED,
+        )  # fmt: skip
+    return acc, highest, total
+
+
+@triton.jit
+def nothing_seen(ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """The state of rows that saw no key yet: (acc, highest logit, sum of weights)."""
+    acc = tl.zeros([ROWS, WIDTH], tl.float32)
+    return acc, tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+
+
+@triton.jit
+def load_queries(ptrs, mask, WIDENED: tl.constexpr):
+    """Rows of queries, zeros where masked; WIDENED: as float32."""
+    q = tl.load(ptrs, mask=mask, other=0.0)
+    return q.to(tl.float32) if WIDENED else q
+
+
+@triton.jit
+def scales_of(k_scales_ptr, v_scales_ptr, kv_head, IN_CODES: tl.constexpr):
+    """What the numbers that keys and values are stored as are to be multiplied by."""
+    if IN_CODES:
+        return tl.load(k_scales_ptr + kv_head), tl.load(v_scales_ptr + kv_head)
+    else:
+        return 1.0, 1.0
+
+
+@triton.jit
+def result_of(state, factor):
     """(result [rows, WIDTH], its log-sum-exp in units of log2 [rows]); zeros and -inf for rows that saw no key."""
+    acc, highest, total = state
     result = tl.where((total == 0.0)[:, None], 0.0, acc / total[:, None]) * factor
     return result, highest + tl.log2(total)
+
+
+@triton.jit
+def store_results(out_ptr, lse_ptr, places, lse_places, result, lse, mask, rows_mask):
+    """The answers of rows, and their log-sum-exp in units of e where it is wanted."""
+    tl.store(out_ptr + places, result, mask=mask)
+    if lse_ptr is not None:
+        tl.store(lse_ptr + lse_places, lse * 0.6931471805599453, mask=rows_mask)
