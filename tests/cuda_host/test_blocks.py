@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -125,3 +128,22 @@ def test_launches_beyond_a_device_are_refused(
 def test_a_source_that_does_not_compile_is_told_with_the_compilers_words(launcher: HostLauncher) -> None:
     with pytest.raises(RuntimeError, match="nothing_of_this_name"):
         launcher.kernel("basics.cu", "basics::nothing_of_this_name")((1, 1, 1), 1, 0, [])
+
+
+WITHOUT_ASSEMBLY = """
+import ctypes, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from cuda_emulation import HostLauncher, arguments, build
+build.COMMON += ("-DPAGED_HOST_UCONTEXT",)
+x, sums = (ctypes.c_float * 256)(*range(256)), (ctypes.c_float * 2)()
+addresses = [ctypes.c_void_p(ctypes.addressof(each)) for each in (x, sums)]
+HostLauncher(Path(sys.argv[1]) / "kernels").kernel("basics.cu", "basics::sum")((2, 1, 1), 128, 0, addresses)
+assert list(sums) == [sum(range(128)), sum(range(128, 256))], list(sums)
+"""
+
+
+def test_processors_without_an_assembly_switch_use_ucontext() -> None:
+    command = [sys.executable, "-c", WITHOUT_ASSEMBLY, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

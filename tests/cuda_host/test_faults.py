@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,11 +191,16 @@ def test_copies_and_matrices_keep_to_shared_memory(launcher: HostLauncher, memor
     assert "outside shared memory" in fault(launcher, "matrices_of_global", 32, arguments(x))
 
 
-def test_a_division_by_zero_and_an_overrun_stack_are_told(launcher: HostLauncher) -> None:
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86 processors trap a division by zero")
+def test_a_division_by_zero_is_told(launcher: HostLauncher) -> None:
     y = torch.zeros(2, dtype=torch.int32)
     launcher.kernel("faults.cu", "faults::divides")((1, 1, 1), 1, 0, arguments(y, 7))
     assert y[0].item() == 14
     assert "division by zero" in fault(launcher, "divides", 1, arguments(y, 0))
+
+
+def test_an_overrun_stack_is_told(launcher: HostLauncher) -> None:
+    y = torch.zeros(2, dtype=torch.int32)
     launcher.kernel("faults.cu", "faults::recurses")((1, 1, 1), 1, 0, arguments(y, 20))
     assert "an access outside of memory" in fault(launcher, "recurses", 1, arguments(y, 1000))
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 TYPES = [(dtype, kv) for dtype in DTYPES for kv in (dtype, "float8_e4m3fn")]
+SANITIZED = [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", "float8_e4m3fn")]
+"""Undefined behaviour is looked for too: the guarded tensors are aligned as little as a kernel may expect."""
 FEATURES = frozenset({"lse", "sliding_window", "softcap", "fused_rope", "graphs"})
 types = pytest.mark.parametrize(("dtype", "kv_dtype"), TYPES, ids=[f"{d}-{kv}" for d, kv in TYPES])
 
@@ -49,7 +51,8 @@ def mixed(scene: Scene, layer: AttentionLayer) -> None:
 @types
 def test_windows_softcaps_and_rotation_in_every_type(dtype: str, kv_dtype: str) -> None:
     narrow = kv_dtype == "float8_e4m3fn"
-    scene = scene_of(need_of(dtype, kv_dtype, 64, (6, 2)), [1, 17, 40, 131, 150])
+    launcher = HostLauncher(sanitize=(dtype, kv_dtype) in SANITIZED)
+    scene = scene_of(need_of(dtype, kv_dtype, 64, (6, 2)), [1, 17, 40, 131, 150], launcher=launcher)
     scene.rotary_dim = 32
     scales = ((0.5, 0.02), (0.01, 1.5)) if narrow else (1.0, 1.0)
     plain = AttentionLayer(0, 0.125, k_scale=scales[0], v_scale=scales[1])

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +18,11 @@ INCLUDE = ROOT / "include"
 RUNTIME = ROOT / "runtime"
 COMPILER = "g++"
 COMPILER_MISSING = (
-    None
-    if shutil.which(COMPILER)
+    f"the emulation of CUDA runs on Linux, not on {sys.platform}"
+    if sys.platform != "linux"
     else f"the emulation of CUDA needs the compiler {COMPILER}, which is not installed (Debian: apt install g++)"
+    if shutil.which(COMPILER) is None
+    else None
 )
 # Arithmetic as on the device: a product and a sum are fused where the source says fmaf and nowhere else.
 COMMON: tuple[str, ...] = (
@@ -47,7 +50,7 @@ class Build:
 
     def runtime(self) -> Path:
         """The runtime, to be loaded before any kernel, its symbols for all."""
-        text = "".join(f'#include "{name}.cpp"\n' for name in ("scheduler", "warp", "shared", "launch"))
+        text = "".join(f'#include "{path.name}"\n' for path in sorted(RUNTIME.glob("*.cpp")))
         return self._object(text, (RUNTIME, INCLUDE), ("-O3", *COMMON))
 
     def kernel(self, folder: Path, source: str, name: str, *, sanitize: bool = False) -> Path:

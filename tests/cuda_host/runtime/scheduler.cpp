@@ -1,11 +1,4 @@
 // Which thread of the block runs next, and what ends its turn: a barrier, a collective, its return.
-#include <cstdarg>
-#include <cstdio>
-#include <string>
-
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "state.h"
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -14,51 +7,8 @@ namespace paged_host {
 
 State state;
 
-#if defined(__x86_64__) && !defined(PAGED_HOST_UCONTEXT)
-asm(R"(
-.text
-.globl paged_host_switch
-.hidden paged_host_switch
-.type paged_host_switch, @function
-paged_host_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size paged_host_switch, .-paged_host_switch
-)");
-#endif
 
 namespace {
-
-constexpr std::size_t stack_bytes = 128 << 10;
-
-// A guard page below each stack. Tops are staggered, or all stacks would compete for the same cache lines.
-char* stack_of(unsigned thread, std::size_t& bytes) {
-    static char* stacks = nullptr;
-    static const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const std::size_t stride = stack_bytes + page;
-    if (stacks == nullptr) {
-        void* all = mmap(nullptr, stride * max_threads, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (all == MAP_FAILED) end_launch("there is no memory for the stacks of 1024 threads");
-        stacks = static_cast<char*>(all);
-        for (unsigned i = 0; i < max_threads; ++i)
-            mprotect(stacks + i * stride + page, stack_bytes, PROT_READ | PROT_WRITE);
-    }
-    bytes = stack_bytes - (thread * 704) % (16 << 10) / 64 * 64;
-    return stacks + thread * stride + page;
-}
 
 Warp& warp_of(const Fiber& fiber) { return state.warps[fiber.thread / 32]; }
 
@@ -112,46 +62,6 @@ Fiber* next_at_random() {
 
 Fiber* next_ready() {
     return state.schedule == Schedule::random ? next_at_random() : next_in_order(state.schedule == Schedule::forward);
-}
-
-const char* name_of(Collective kind) {
-    static const char* const names[] = {"__syncwarp", "a shuffle", "a vote", "ldmatrix_x4", "ldmatrix_x4_trans",
-                                        "mma_bf16", "mma_f16"};
-    return names[static_cast<unsigned>(kind)];
-}
-
-const char* file_name(const char* path) {
-    const char* name = path;
-    for (; *path != 0; ++path)
-        if (*path == '/') name = path + 1;
-    return name;
-}
-
-std::string doing(const Fiber& fiber) {
-    char text[200];
-    if (fiber.waiting == Waiting::returned) return "have returned";
-    if (fiber.waiting == Waiting::nothing) return "run";
-    if (fiber.waiting == Waiting::barrier)
-        std::snprintf(text, sizeof text, "wait at __syncthreads (%s:%d)", file_name(fiber.place.file), fiber.place.line);
-    else
-        std::snprintf(text, sizeof text, "wait at %s of lanes %08x (%s:%d)", name_of(fiber.collective), fiber.mask,
-                      file_name(fiber.place.file), fiber.place.line);
-    return text;
-}
-
-// "threads 0-31 wait at __syncthreads (decode.cu:80); threads 32-63 have returned"
-std::string who_waits_where() {
-    std::string text;
-    for (unsigned thread = 0; thread < state.launch->threads;) {
-        std::string what = doing(state.fibers[thread]);
-        unsigned end = thread + 1;
-        while (end < state.launch->threads && doing(state.fibers[end]) == what) ++end;
-        std::string which = std::to_string(thread);
-        if (end > thread + 1) which += "-" + std::to_string(end - 1);
-        text += (text.empty() ? "threads " : "; threads ") + which + " " + what;
-        thread = end;
-    }
-    return text;
 }
 
 void switch_to(Fiber* next) {
@@ -268,17 +178,6 @@ void collective(Collective kind, std::uint32_t mask, void* operands, Place place
 
 void pause() {
     if (state.schedule == Schedule::random) switch_to(next_ready());
-}
-
-void fail(Place place, const char* format, ...) {
-    static char text[8000];
-    int length = 0;
-    if (place.line != 0) length = std::snprintf(text, sizeof text, "%s:%d: ", file_name(place.file), place.line);
-    va_list values;
-    va_start(values, format);
-    std::vsnprintf(text + length, sizeof text - static_cast<std::size_t>(length), format, values);
-    va_end(values);
-    end_launch(text);
 }
 
 void run_block() {

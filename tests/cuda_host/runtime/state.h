@@ -1,6 +1,7 @@
 // The block that runs, shared by the files of the runtime. There is one launch at a time in a process.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "../include/runtime.h"
@@ -77,6 +78,11 @@ inline std::uint32_t draw() {
 
 // scheduler.cpp
 void run_block();
+// stacks.cpp: the lowest address, and the size, of a thread's stack.
+char* stack_of(unsigned thread, std::size_t& bytes);
+// report.cpp: "threads 0-31 wait at __syncthreads (decode.cu:80); threads 32-63 have returned"
+const char* name_of(Collective kind);
+std::string who_waits_where();
 // warp.cpp: carries `kind` out for the lanes of `mask`, whose operands are in their fibers.
 void perform(Collective kind, std::uint32_t mask, Fiber* lanes, Place place);
 // shared.cpp
