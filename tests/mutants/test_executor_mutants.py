@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-STEPS, MOVES = "test_executor.py::", "test_executor_moves.py::"
+STEPS, MOVES, FLIGHT = "test_executor.py::", "test_executor_moves.py::", "test_executor_flight.py::"
 
 CAUGHT_BY = {
     "exec_late_copies": MOVES + "test_a_copy_comes_before_this_steps_writes",
@@ -24,3 +24,24 @@ CAUGHT_BY = {
 
 def test_every_broken_executor_is_caught(harness) -> None:
     harness.assert_all_die("executor", "executor_mutants", CAUGHT_BY, healthy="exec_local")
+
+
+CAUGHT_IN_FLIGHT = {
+    "exec_forgets_sources": FLIGHT + "test_greedy_tokens_equal_the_plain_reference",
+    "exec_mixes_sources": FLIGHT + "test_a_sequence_that_pauses_goes_on_with_its_own_token",
+    "exec_reads_tables_late": FLIGHT + "test_greedy_tokens_equal_the_plain_reference",
+    "exec_starts_rows_early": FLIGHT + "test_a_row_used_again_while_its_predecessor_is_in_flight_knows_nothing_of_it",
+    "exec_moves_early": FLIGHT + "test_moves_follow_what_the_step_before_writes",
+}
+
+
+def test_every_broken_queue_of_two_steps_is_caught(harness) -> None:
+    harness.assert_all_die("executor", "executor_flight_mutants", CAUGHT_IN_FLIGHT, healthy="exec_overlapped")
+
+
+def test_a_sound_queue_of_two_steps_passes_everything(harness) -> None:
+    files = ["test_executor.py", "test_executor_moves.py", "test_executor_flight.py"]
+    (report,) = harness.run_report("executor", ["executor_flight_mutants"], ["exec_overlapped"], files)
+    outcomes = {test: facts["outcome"] for test, facts in report["tests"].items()}
+    assert {test: outcome for test, outcome in outcomes.items() if outcome != "passed"} == {}
+    assert len(outcomes) > 30

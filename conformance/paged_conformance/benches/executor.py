@@ -113,6 +113,7 @@ class ExecutorBench:
         self.free = np.random.default_rng(0).permutation(np.arange(1, NUM_BLOCKS)).tolist()
         self.num_blocks = [0] * MAX_ROWS
         self._steps = 0
+        self._told = self.tables.copy()  # as the plans so far have it
         self.executor: Executor = candidate.create(need)
         self.executor.start(NUM_BLOCKS, NUM_HOST_BLOCKS, self.tables)
 
@@ -123,7 +124,10 @@ class ExecutorBench:
     def plan(self, work: Mapping[Running, int], moves: Moves | None = None, ended: Sequence[int] = ()) -> StepPlan:
         """The plan of a step that computes so many tokens of each sequence; one that reaches its end draws."""
         order = sorted(work, key=lambda running: work[running] > 1)  # decodes first
-        changed = [running.row for running in order if self._grow(running, running.num_computed + work[running])]
+        for running in order:
+            self._grow(running, running.num_computed + work[running])
+        changed = np.flatnonzero((self.tables != self._told).any(axis=1))
+        self._told[:] = self.tables
         spans = [range(each.num_computed, each.num_computed + work[each]) for each in order]
         starts = np.cumsum([0, *map(len, spans)])
         drawing = [i for i, each in enumerate(order) if spans[i].stop == len(each.tokens)]
@@ -186,13 +190,11 @@ class ExecutorBench:
                 f"the plain reference says {wanted.tokens} (compared up to token {tie})"
             )
 
-    def _grow(self, running: Running, length: int) -> bool:
+    def _grow(self, running: Running, length: int) -> None:
         wanted, row = -(-length // BLOCK_SIZE), running.row
-        grows = wanted > self.num_blocks[row]
         while self.num_blocks[row] < wanted:
             self.tables[row, self.num_blocks[row]] = self.free.pop()
             self.num_blocks[row] += 1
-        return grows
 
 
 def _start(running: Running) -> RowStart:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from paged_conformance.benches.executor import BLOCK_SIZE, ExecutorBench, Running, tiny_need
+from paged_conformance.benches.poisoned import POISON, write_poisoned
 from paged_conformance.benches.sampler import params
 from paged_conformance.marks import layer
 from paged_conformance.oracles.llama import PlainLlama
@@ -24,7 +25,6 @@ pytestmark = layer("behaviour")
 
 BOUND_S = 60
 """How long a dead executor may take to say so. Generous: it must end, on whatever machine."""
-POISON = 300  # a token whose embedding is NaN in the poisoned model
 
 
 @pytest.fixture(scope="module")
@@ -169,17 +169,6 @@ def test_a_row_of_nan_fails_alone(executor, reference, tmp_path):
         bench.check(reference, good)
     finally:
         bench.executor.close()
-
-
-def write_poisoned(folder):
-    """The tiny model with one embedding of NaN."""
-    from safetensors.torch import load_file, save_file
-
-    write_tiny_llama(folder)
-    weights = {name: tensor.clone() for name, tensor in load_file(folder / "model.safetensors").items()}
-    weights["model.embed_tokens.weight"][POISON] = float("nan")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
 
 
 @pytest.mark.parametrize("count", [0, 4])
