@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from paged_core import __version__
 from paged_core.server import chat, completions, errors, status, tokens
 from paged_core.server.auth import Auth
+from paged_core.server.body_limit import BodyLimit
 from paged_core.server.gate import Gate
 from paged_core.server.limits import Admission
 from paged_core.server.request_ids import RequestIds
@@ -35,13 +36,13 @@ def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
         docs_url="/docs" if settings.docs else None,
         redoc_url=None,
         redirect_slashes=False,
-        max_body_size=settings.max_body,
     )
     app.state.server = server
     for router in _ROUTERS:
         app.include_router(router)
     errors.install(app)
     # The last one added is the first to see a request.
+    app.add_middleware(BodyLimit, limit=settings.max_body)
     app.add_middleware(Gate, phase=server.phase, always=_WHILE_DRAINING)
     app.add_middleware(Auth, keys=settings.api_key, public=_PUBLIC)
     app.add_middleware(RequestIds)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from paged_core.model.chat_template import RESERVED
 from paged_core.server.errors import invalid
 
 if TYPE_CHECKING:
     from paged_core.server.protocol.chat import ChatRequest
     from paged_core.server.settings import ServeSettings
 
+_NOT_VARIABLES = RESERVED | {"self"}
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -35,6 +37,9 @@ def variables_of(body: ChatRequest, settings: ServeSettings) -> dict[str, Any]:
         raise invalid(
             f"chat_template_kwargs has {len(given)} entries; this server allows at most {most}", "chat_template_kwargs"
         )
+    clash = sorted(_NOT_VARIABLES & set(given))
+    if clash:
+        raise invalid(f"{clash[0]} cannot be a variable of the chat template", "chat_template_kwargs")
     if body.modalities is not None and body.modalities != ["text"]:
         raise invalid("modalities may only be text", "modalities")
     own = {

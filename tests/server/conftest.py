@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
+from paged_core.api.executor import Executor
 from paged_core.engine.aio import AsyncLLM
 from paged_core.engine.clock import RealClock
 from paged_core.server.app import create_app
@@ -23,22 +25,65 @@ from paged_core.testing.tokenizer import ByteTokenizer
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from paged_core.api.batch import StepPlan
+    from paged_core.api.executor import Ticket
     from paged_core.engine.engine import Engine
 
 MAX_LEN = 256
+
+
+class StepGate(Executor):
+    """Wraps an executor; once `shut`, a step begins only when `allow` lets it."""
+
+    def __init__(self, inner: Executor) -> None:
+        self._inner = inner
+        self._allowed = threading.Semaphore(0)
+        self._shut = False
+        self.waiting = threading.Event()
+
+    def shut(self) -> None:
+        self._shut = True
+
+    def allow(self, num_steps: int) -> None:
+        self._allowed.release(num_steps)
+
+    def open(self) -> None:
+        self._shut = False
+        self._allowed.release(1 << 20)
+
+    def submit(self, plan: StepPlan) -> Ticket:
+        if self._shut:
+            self.waiting.set()
+            assert self._allowed.acquire(timeout=60), "no step was allowed for a minute"
+            self.waiting.clear()
+        return self._inner.submit(plan)
+
+    def capacity(self) -> Any:
+        return self._inner.capacity()
+
+    def start(self, *arguments: Any) -> None:
+        self._inner.start(*arguments)
+
+    def collect(self, ticket: Ticket) -> Any:
+        return self._inner.collect(ticket)
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 class House:
     """One app over one engine. `post`, `get`: whole answers; `stream`: the events of a stream; `call`: a client that
     can leave."""
 
-    def __init__(self, engine: Engine, **settings: Any) -> None:
+    def __init__(self, engine: Engine, gate: StepGate, **settings: Any) -> None:
         self.engine = engine
+        self.gate = gate
         self.llm = AsyncLLM(engine=engine)
         self.app = create_app(self.llm, ServeSettings.load(**settings))
         self.server = self.app.state.server
 
     def close(self) -> None:
+        self.gate.open()
         self.llm.shutdown()
         self.server.close()
 
@@ -71,7 +116,16 @@ class House:
         response = self.post(path, {**body, "stream": True}, **how)
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
-        return parse_events(response.text)
+        return self.events(response.text)
+
+    @staticmethod
+    def events(text: str) -> list[Any]:
+        """The values of the events of a stream. Asserts that there is nothing else in it."""
+        assert text.endswith("\n\n")
+        lines = text.removesuffix("\n\n").split("\n\n")
+        assert all(line.startswith("data: ") for line in lines), text
+        values = [line.removeprefix("data: ") for line in lines]
+        return [value if value == "[DONE]" else json.loads(value, parse_constant=refuse_constant) for value in values]
 
     @asynccontextmanager
     async def call(self, path: str, body: Any, **headers: str) -> AsyncIterator[Call]:
@@ -80,15 +134,6 @@ class House:
             yield call
         finally:
             await call.leave()
-
-
-def parse_events(text: str) -> list[Any]:
-    """The values of the events of a stream. Asserts that there is nothing else in it."""
-    assert text.endswith("\n\n")
-    lines = text.removesuffix("\n\n").split("\n\n")
-    assert all(line.startswith("data: ") for line in lines), text
-    values = [line.removeprefix("data: ") for line in lines]
-    return [value if value == "[DONE]" else json.loads(value, parse_constant=refuse_constant) for value in values]
 
 
 def refuse_constant(name: str) -> None:
@@ -189,7 +234,8 @@ def house(plugins: Any) -> Iterator[Callable[..., House]]:
         else:
             made.tokenizer = ByteTokenizer(script)
             executor = ScriptedExecutor([made.tokenizer.id_of(piece) for piece in script])
-        opened.append(House(build_engine(executor, made, plugins=plugins, clock=RealClock()), **settings))
+        gate = StepGate(executor)
+        opened.append(House(build_engine(gate, made, plugins=plugins, clock=RealClock()), gate, **settings))
         return opened[-1]
 
     yield build
