@@ -72,8 +72,8 @@ def decode_kernel(
     # the answer, or a part of it for the merge, where an empty one weighs nothing
     result, lse = result_of(state, v_factor)
     if num_parts == 1:
-        places += token * stride_out_token
-        store_results(out_ptr, lse_ptr, places, token * NUM_HEADS + heads, result, lse, mask, in_group)
+        lse_places = token * NUM_HEADS + heads
+        store_results(out_ptr + token * stride_out_token, lse_ptr, places, lse_places, result, lse, mask, in_group)
     else:
         slots = (seq * NUM_HEADS + heads).to(tl.int64) * num_splits + part
         tl.store(parts_ptr + slots[:, None] * HEAD_DIM + dims[None, :], result, mask=mask)

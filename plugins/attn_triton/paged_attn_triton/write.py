@@ -72,7 +72,7 @@ def write_kernel(
         slots = tl.load(slots_ptr + tokens, mask=inside, other=-1)
         inside = slots >= 0
         rows = (slots // BLOCK_SIZE * 2 * NUM_KV_HEADS + head) * BLOCK_SIZE + slots % BLOCK_SIZE
-        targets = kv_ptr + rows * HEAD_DIM
+        slot_ptrs = kv_ptr + rows * HEAD_DIM
         k_scale, v_scale = 1.0, 1.0
         if IN_CODES:
             k_scale = tl.load(k_scales_ptr + head)
@@ -80,9 +80,9 @@ def write_kernel(
         # keys are rotated, values are not
         keys = k_ptr + tokens * stride_k_token + head * HEAD_DIM
         values = v_ptr + tokens * stride_v_token + head * HEAD_DIM
-        _move(keys, targets, inside, cos_ptrs, sin_ptrs, k_scale, HEAD_DIM, WIDTH, HALF, HALF_WIDTH, IN_CODES)
-        targets += NUM_KV_HEADS * BLOCK_SIZE * HEAD_DIM
-        _move(values, targets, inside, cos_ptrs, sin_ptrs, v_scale, HEAD_DIM, WIDTH, 0, HALF_WIDTH, IN_CODES)
+        _move(keys, slot_ptrs, inside, cos_ptrs, sin_ptrs, k_scale, HEAD_DIM, WIDTH, HALF, HALF_WIDTH, IN_CODES)
+        slot_ptrs += NUM_KV_HEADS * BLOCK_SIZE * HEAD_DIM
+        _move(values, slot_ptrs, inside, cos_ptrs, sin_ptrs, v_scale, HEAD_DIM, WIDTH, 0, HALF_WIDTH, IN_CODES)
     else:
         queries = q_ptr + tokens * stride_q_token + (head - NUM_KV_HEADS) * HEAD_DIM
         targets = rotated_ptr + (tokens * NUM_HEADS + head - NUM_KV_HEADS) * HEAD_DIM
