@@ -72,9 +72,7 @@ def _kernels(parameters: Mapping[str, Any]) -> None:
     from paged_core.settings import Settings
 
     settings = Settings.load(attn=parameters["attn"], device=parameters["device"])
-    device = choose_device(settings.device)
-    peaks = _peaks(parameters, device)
-    quick = parameters["quick"]
+    plugins, device = bootstrap(settings), choose_device(settings.device)
     asked = Asked(
         plugin=settings.attn,
         operations=parameters["operation"] or OPERATIONS,
@@ -84,8 +82,10 @@ def _kernels(parameters: Mapping[str, Any]) -> None:
         block_sizes=parameters["block_size"] or (settings.block_size,),
         kv_dtypes=parameters["kv_dtype"],
     )
-    effort = Effort(num_rounds(parameters), quick=quick, memory=parse_bytes(parameters["memory"]))
-    tables = kernel_tables(bootstrap(settings), asked, effort, site_of(device, parameters["clock"]), peaks, note)
+    asked.backends(plugins, device)  # a plugin that does not fit is told before anything is measured
+    peaks = _peaks(parameters, device)
+    effort = Effort(num_rounds(parameters), quick=parameters["quick"], memory=parse_bytes(parameters["memory"]))
+    tables = kernel_tables(plugins, asked, effort, site_of(device, parameters["clock"]), peaks, note)
     _report("bench kernels", tables, peaks, parameters, device)
 
 

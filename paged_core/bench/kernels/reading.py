@@ -93,7 +93,7 @@ def read_case(plugins: Plugins, case: Case, backends: Sequence[Backend], site: S
             without.without_writing()
         elif backend.kv_dtype == activations(backend.kv_dtype, site.kind):
             field |= _rivals(case, backend, site, log)
-    seconds = _in_turns(field, site, rounds, log)
+    seconds = _in_turns(case, field, site, rounds, log)
     for backend in dict.fromkeys(backend for backend, _ in field):
         others = {name: found for (one, name), found in seconds.items() if one == backend and name}
         log.steps.append(Reading(case, backend, seconds[backend, ""], others.pop(_WITHOUT, None), others))
@@ -123,10 +123,12 @@ def _rivals(case: Case, backend: Backend, site: Site, log: Log) -> dict[tuple[Ba
 
 
 def _in_turns(
-    field: Mapping[tuple[Backend, str], Contestant], site: Site, rounds: int, log: Log
+    case: Case, field: Mapping[tuple[Backend, str], Contestant], site: Site, rounds: int, log: Log
 ) -> dict[tuple[Backend, str], Measurement]:
     """Seconds a layer."""
-    actions = {key: _prepared(one, site, log, key[1] or key[0].plugin) for key, one in field.items()}
+    actions = {
+        key: _prepared(one, site, log, f"{case.kind} by {key[1] or key[0].plugin}") for key, one in field.items()
+    }
     sweeps = {key: enough(measure(action, 1, clock=site.timer).median, site) for key, action in actions.items()}
     swept = {key: repeated(action, sweeps[key]) for key, action in actions.items()}
     seconds = alternate(swept, rounds, clock=site.timer)
@@ -163,8 +165,3 @@ def read_move(plugins: Plugins, move: Move, backend: Backend, site: Site, rounds
     if moves.refused:
         log.leave_out("pinning the host's pool", moves.refused)
     log.moved.append(Moved(move, backend, seconds, moves.num_bytes))
-
-
-def backends_of(plugin: str, block_sizes: Iterable[int], kv_dtypes: Iterable[str]) -> list[Backend]:
-    """Every combination."""
-    return [Backend(plugin, size, kv_dtype) for size in block_sizes for kv_dtype in kv_dtypes]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from paged_core.bench.kernels.cases import HEADS, KV_DTYPES, LLAMA_8B, OPERATIONS, SMOLLM2, cases, chosen, moves
 from paged_core.bench.kernels.goals import goal_tables
 from paged_core.bench.kernels.paged import Backend, declared
-from paged_core.bench.kernels.reading import Log, backends_of, read_case, read_move
+from paged_core.bench.kernels.reading import Log, read_case, read_move
 from paged_core.bench.kernels.tables import move_tables, step_tables
 from paged_core.errors import ConfigError
 
@@ -36,6 +37,12 @@ class Asked:
     block_sizes: Sequence[int] = (16,)
     kv_dtypes: Sequence[str] = ()
 
+    def backends(self, plugins: Plugins, device: str) -> list[Backend]:
+        """One plugin, by name, with every block size and element type. Raises what selecting it raises."""
+        first = next(iter(self.kv_dtypes or KV_DTYPES[device].values()))
+        plugin, types = declared(plugins, LLAMA_8B, Backend(self.plugin, self.block_sizes[0], first), device)
+        return [Backend(plugin, *pair) for pair in product(self.block_sizes, self.kv_dtypes or types)]
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -60,9 +67,7 @@ def kernel_tables(
     a note says why. ConfigError when nothing is left.
     """
     site, log = effort.applied(site), Log(say)
-    first = Backend(asked.plugin, asked.block_sizes[0], next(iter(asked.kv_dtypes or KV_DTYPES[site.kind].values())))
-    plugin, types = declared(plugins, LLAMA_8B, first, site.kind)
-    backends = backends_of(plugin, asked.block_sizes, asked.kv_dtypes or types)
+    backends = asked.backends(plugins, site.kind)
     for case in _cases(asked, site.kind, quick=effort.quick):
         say(str(case))
         several = bool(asked.kv_dtypes) or case.every_type

@@ -10,7 +10,7 @@ import pytest
 
 from paged_core.bench.kernels.cases import Case, Heads, Move
 from paged_core.bench.kernels.paged import Backend, Layers
-from paged_core.bench.kernels.reading import Log, backends_of, read_case, read_move
+from paged_core.bench.kernels.reading import Log, read_case, read_move
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paged_core.plugins import Plugins
 
 HEADS = Heads(4, 2, 16)
-TORCH = Backend("torch", 8, "float32")
+TORCH, CODES = Backend("torch", 8, "float32"), Backend("torch", 8, "uint8")
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def log() -> Log:
 
 
 def test_every_type_is_read_and_contiguous_attention_beside_float_ones(plugins: Plugins, site: Site, log: Log) -> None:
-    read_case(plugins, Case(HEADS, 2, 20), backends_of("torch", [8], ["float32", "uint8"]), site, 2, log)
+    read_case(plugins, Case(HEADS, 2, 20), [TORCH, CODES], site, 2, log)
     wide, codes = log.steps
     assert (wide.backend.kv_dtype, codes.backend.kv_dtype) == ("float32", "uint8")
     assert (list(wide.rivals), list(codes.rivals)) == (["contiguous"], [])
@@ -125,13 +125,13 @@ def test_where_capturing_fails_the_reason_is_told_and_calls_are_timed(
     device = Capturing("operation not permitted")
     read_case(plugins, Case(HEADS, 2, 20), [TORCH], dataclasses.replace(site, accelerator=device), 1, log)  # type: ignore[arg-type]
     assert log.steps[0].seconds.median > 0
-    assert log.left_out["capturing torch"].startswith("operation not permitted; launched call by call")
-    assert "capturing contiguous" in log.left_out
+    assert log.left_out["capturing decode by torch"].startswith("operation not permitted; launched call by call")
+    assert "capturing decode by contiguous" in log.left_out
 
 
 def test_what_does_not_fit_the_memory_is_left_out(plugins: Plugins, site: Site, log: Log) -> None:
     small = dataclasses.replace(site, memory=1 << 16)
-    read_case(plugins, Case(HEADS, 8, 64), backends_of("torch", [8], ["float32"]), small, 1, log)
+    read_case(plugins, Case(HEADS, 8, 64), [TORCH], small, 1, log)
     read_move(plugins, Move("copy", HEADS, 64, layers=8), TORCH, small, 1, log)
     assert (log.steps, log.moved) == ([], [])
     step, move = log.left_out.values()
