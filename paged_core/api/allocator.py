@@ -154,8 +154,12 @@ class Allocator(ABC):
     `tables` is int32 [max_rows, ceil(max_len / block_size)]: row r lists the device blocks of the sequence with row r.
     Entries beyond the sequence's length are meaningless. Attention reads it as it is.
     Methods that return None instead of a result had no room and changed nothing. Wrong use (freeing twice, growing a
-    sequence that is not open) raises PluginContractError and changes nothing. Blocks freed while a step is in flight
-    are fenced by the ledger, which calls `free` only after that step was collected (design 4b.2).
+    sequence that is not open) raises PluginContractError and changes nothing.
+
+    A block freed while a step is in flight is not reused before it ends: the ledger sees to it, which calls `free` only
+    after that step was collected, and `publish` with `num_computed` as of a step that was collected (design 4b.2). Two
+    things remain: `num_tokens` and `num_computed` may count a token that is not known yet, always the last one; and
+    pins of copies end with the next `scratch`, which is not asked for while a step with copies is in flight.
     """
 
     block_size: int

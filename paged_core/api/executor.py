@@ -128,4 +128,4 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release memory and processes. Idempotent, and harmless before `start`."""
+        """Release memory and processes; steps in flight are dropped. Idempotent, and harmless before `start`."""

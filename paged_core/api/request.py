@@ -62,8 +62,8 @@ class Rows:
     """Columns over table rows: `column[row]`. int32 unless said; rows of dead sequences hold leftovers.
 
     tokens        [capacity, max_len]  prompt and output ids; valid below num_tokens
-    num_tokens    tokens known (prompt + output)
-    num_computed  positions whose keys and values exist (this step's included once the step was collected)
+    num_tokens    prompt and output; the last token may still be on its way, drawn by a step in flight
+    num_computed  positions whose keys and values exist once all steps that were submitted have run
     num_prompt    prompt length
     max_tokens    length at which the sequence ends (prompt + allowed output, model limit included)
     """

@@ -104,7 +104,12 @@ class Scheduler(ABC):
 
     @abstractmethod
     def decide(self, view: View) -> Decision:
-        """Who runs this step. Pure but for the scratch and the scheduler's own notes."""
+        """Who runs this step. Pure but for the scratch and the scheduler's own notes.
+
+        Asked again for the same `view.step` when a decision that preempts was made while the step before was in flight:
+        it is dropped, that step is collected, and there may be room now. Groups whose last token is on its way are not
+        in `view.running`.
+        """
 
     def forget(self, group: Group) -> None:
         """`group` ended (finished, aborted or failed); release what is kept about it. Nothing is kept by default."""
