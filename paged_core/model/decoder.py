@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from paged_core.api.attention import AttentionLayer
 from paged_core.model.compiled import CompiledLayers, hinders
+from paged_core.model.fused import Fused
 from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Mlp, Norm, SelfAttention
 from paged_core.model.linear.native import NativeLinear
 from paged_core.model.moe import Mixture
@@ -68,7 +69,7 @@ class Decoder:
         reason = hinders(self._layers, self._norm)
         if not reason:
             assert self._norm is not None
-            assert self._fused is not None
+            assert isinstance(self._fused, Fused)
             log.info("layers run as one native call")
             return CompiledLayers(self._layers, self._norm, self._fused, self._attention)
         log.info("layers run operator by operator: %s", reason)
@@ -149,18 +150,19 @@ class Decoder:
         mixed = any(isinstance(layer.feed_forward, Mixture) for layer in self._layers)
         return "the host lists the experts that a mixture has chosen" if mixed else ""
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden] -> float32 [rows, vocab], good until the next call."""
+    def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
+        """[rows, hidden] -> float32 [rows, vocab]: `out` if it is given, else good until the next call."""
         if self._project_out is not None:
             hidden = self._project_out(hidden)
         if isinstance(self._head, NativeLinear):
-            logits = self._head.wide(hidden, self._logits_buffer(len(hidden)))
+            logits = self._head.wide(hidden, self._logits_buffer(len(hidden)) if out is None else out)
         else:
-            logits = self._head(hidden).float()
+            logits = self._head(hidden)
+            logits = logits.float() if out is None else out.copy_(logits)
             if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
                 logits[hidden.isnan().any(dim=-1)] = torch.nan
         cap = self.spec.logits_softcap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _logits_buffer(self, rows: int) -> Tensor:
         """Memory of the call before, if it suffices: new pages cost as much as a tenth of the product."""

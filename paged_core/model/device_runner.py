@@ -151,7 +151,7 @@ class DeviceRunner:
             if self._ropes:
                 self._decoder.fill_rope_tables(_positions(step), step.batch.rope)
             hidden = self._hidden(step, attention_plan)
-            self._logits[:size].copy_(self._decoder.logits(hidden.index_select(0, step.sample_index)))
+            self._decoder.logits(hidden.index_select(0, step.sample_index), self._logits[:size])
 
         return work
 

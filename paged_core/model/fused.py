@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from paged_core.model.gpu_fused import GpuFused, gpu_fused_for
 from paged_core.native.team import Team, native_function
 
 if TYPE_CHECKING:
@@ -75,8 +76,10 @@ class Fused:
         self._team.run(function, self._address, 1 if rows * size < SMALL_WORK else self._team.num_threads)
 
 
-def fused_for(device: torch.device, dtype: torch.dtype) -> Fused | None:
+def fused_for(device: torch.device, dtype: torch.dtype) -> Fused | GpuFused | None:
     """Kernels for a model at this place, or None where the plain operators serve it."""
+    if device.type == "cuda":
+        return gpu_fused_for(dtype)
     if device.type != "cpu" or dtype not in ELEMENTS:
         return None
     return Fused(dtype, Team(torch.get_num_threads()))

@@ -198,9 +198,9 @@ def test_a_failed_sequence_fails_alone_and_only_when_the_host_is_told(model, on_
         logits = on_device.runner._decoder.logits
         calls = []
 
-        def spoiled(hidden):
+        def spoiled(hidden, *out):
             calls.append(len(hidden))
-            made = logits(hidden)
+            made = logits(hidden, *out)
             if len(calls) > 10 and len(made) > 1:
                 made[1] = torch.nan
             return made
