@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 CPU_ROTATION, CPU_MEMORY = 128 << 20, 2 << 30
 _LEAST_ROTATION = 256 << 20
-_CACHES = 4
-"""How many times the GPU's L2 cache the data must be that calls take turns with."""
+_CACHES = 16
+"""How many times the GPU's L2 cache the data must be that calls take turns with: it is no strict queue, so that a part
+of what is read in turns may still be there when its turn comes again."""
 _SHARE_OF_FREE = 4
 _MOST_CALLS = 100
 _CPU_SAMPLE_S, _GPU_SAMPLE_S = 5e-3, 20e-3

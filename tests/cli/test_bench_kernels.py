@@ -162,6 +162,21 @@ def test_kernels_run_on_a_gpu(tmp_path: Path, plugin: str) -> None:
     assert not [note for table in content["tables"] for note in table["notes"] if "capturing decode" in note]
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["latency", "throughput"])
+def test_an_engine_is_measured_on_a_gpu(tmp_path: Path, name: str) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device here")
+    path = tmp_path / "x.json"
+    options = ("--model", "random:tiny", "--device=cuda", "--kv-memory=64MiB", "--json", str(path))
+    result = bench(name, "--quick", *options)
+    assert result.exit_code == 0, result.stderr
+    content = json.loads(path.read_text())
+    assert {"device": "cuda", "model": "random:tiny"}.items() <= content["conditions"].items()
+    assert "GPU" in content["conditions"]
+    assert 0 < content["tables"][0]["rows"][0]["decode_share" if name == "latency" else "share"] < 1
+
+
 def test_a_model_that_is_a_shape_brings_its_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paged_core.bench.speed.measure_peaks", lambda device: Peaks(1e9, 1e9, 1e9, None))
     path, work = tmp_path / "x.json", tmp_path / "work.json"

@@ -92,28 +92,35 @@ class Layers:
     Raises what selecting a plugin raises when it does not fit.
     """
 
-    def __init__(self, plugins: Plugins, case: Case, asked: Backend, site: Site) -> None:
+    def __init__(
+        self, plugins: Plugins, case: Case, asked: Backend, site: Site, required: frozenset[str] = frozenset()
+    ) -> None:
         batch, heads = batch_of(case, asked.block_size), case.heads
         need = replace(
             asked.need(heads, site.kind),
             max_len=case.context,
             max_rows=case.sequences,
             token_budget=batch.num_tokens,
+            required=required,
         )
         self._backend: Attention = plugins.create("attn", asked.plugin, need)
-        self.has_graphs = "graphs" in plugins.select("attn", asked.plugin, need).provider.capabilities
+        capabilities = plugins.select("attn", asked.plugin, need).provider.capabilities
+        self.has_graphs, self.can_fuse_rope = "graphs" in capabilities, "fused_rope" in capabilities
+        is_fused = "fused_rope" in required
+        if is_fused:
+            batch.rope = [_rotation(batch.num_tokens, heads, site.device)]
         layout = self._backend.layout(batch.tables.size)
         touched = max(1, min(layout.bytes_per_block * batch.tables.size, case.moved_bytes(asked.kv_dtype, need.dtype)))
         most = max(1, site.memory // (2 * layout.bytes_per_block * batch.tables.size))
         self.count = min(MOST_LAYERS, most, -(-site.rotation // touched))
         # one piece of memory: a layer may be less than a large page, the engine's pools are not
         caches = empty_cache((self.count, *layout.shape), getattr(torch, layout.dtype), site.device)
-        _fill(plugins, asked.plugin, need, caches[0])
+        _fill(plugins, asked.plugin, replace(need, required=frozenset()), caches[0])
         caches[1:] = caches[0]
         self.caches = list(caches)
         self.inputs = _drawn(batch.num_tokens, heads, need)
         self.out = torch.empty_like(self.inputs[0])
-        self._layer = AttentionLayer(0, heads.size**-0.5)
+        self._layer = AttentionLayer(0, heads.size**-0.5, rope=0 if is_fused else -1)
         self._batch = batch
         self._plan = self._backend.plan(batch)
 
@@ -133,6 +140,12 @@ def _drawn(num_tokens: int, heads: Heads, need: AttentionNeed) -> tuple[Tensor, 
     shapes = [(num_tokens, num, heads.size) for num in (heads.query, heads.kv, heads.kv)]
     q, k, v = (torch.randn(shape, device=need.device).to(getattr(torch, need.dtype)) for shape in shapes)
     return q, k, v
+
+
+def _rotation(num_tokens: int, heads: Heads, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of some angles."""
+    angles = torch.rand(num_tokens, heads.size // 2, device=device)
+    return angles.cos(), angles.sin()
 
 
 def empty_cache(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:

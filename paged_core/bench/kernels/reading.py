@@ -15,6 +15,7 @@ from paged_core.bench.kernels.rivals import RIVALS
 from paged_core.bench.site import enough, repeated
 from paged_core.bench.timing import alternate, measure
 from paged_core.errors import PluginUnfitError
+from paged_core.plugins.discovery import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from paged_core.bench.timing import Measurement
     from paged_core.plugins import Plugins
 
-_WITHOUT = "without writing"
+_WITHOUT, _ROTATING = "without writing", "rotating"
 
 
 class Contestant(Protocol):
@@ -39,12 +40,16 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Seconds a layer: of the plugin, of a write's call that writes nothing, and of each rival that runs here."""
+    """Seconds a layer: of the plugin, and of each rival that runs here.
+
+    Of a write also those of the same call without writing, and rotating q and k as well where the plugin can do that.
+    """
 
     case: Case
     backend: Backend
     seconds: Measurement
     without_writing: Measurement | None
+    rotating: Measurement | None
     rivals: Mapping[str, Measurement]
 
 
@@ -91,12 +96,15 @@ def read_case(plugins: Plugins, case: Case, backends: Sequence[Backend], site: S
         if case.kind == "write":
             field[backend, _WITHOUT] = without = Layers(plugins, case, backend, site)
             without.without_writing()
+            if layers.can_fuse_rope:
+                field[backend, _ROTATING] = Layers(plugins, case, backend, site, frozenset({"fused_rope"}))
         elif backend.kv_dtype == activations(backend.kv_dtype, site.kind):
             field |= _rivals(case, backend, site, log)
     seconds = _in_turns(case, field, site, rounds, log)
     for backend in dict.fromkeys(backend for backend, _ in field):
         others = {name: found for (one, name), found in seconds.items() if one == backend and name}
-        log.steps.append(Reading(case, backend, seconds[backend, ""], others.pop(_WITHOUT, None), others))
+        variants = (others.pop(_WITHOUT, None), others.pop(_ROTATING, None))
+        log.steps.append(Reading(case, backend, seconds[backend, ""], *variants, others))
 
 
 def _fitting(case: Case, backends: Sequence[Backend], site: Site, log: Log) -> Iterable[Backend]:
@@ -117,8 +125,15 @@ def _rivals(case: Case, backend: Backend, site: Site, log: Log) -> dict[tuple[Ba
         missing = rival.lacks(backend.kv_dtype, site.kind)
         if missing:
             log.leave_out(rival.name, missing)
-        else:
+            continue
+        try:
             found[backend, rival.name] = rival(case, getattr(torch, backend.kv_dtype), backend.block_size, site)
+            found[backend, rival.name].run()
+        except Exception as error:  # a stranger's refusal, in whatever form it comes, must not end the comparison
+            if not rival.module:
+                raise
+            found.pop((backend, rival.name), None)
+            log.leave_out(f"{rival.name}, {case.kind}, {case.heads}, {backend.kv_dtype}", one_line(error))
     return found
 
 

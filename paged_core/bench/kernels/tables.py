@@ -36,6 +36,7 @@ _WRITE = (
     Column("gb_per_s", "GB/s", ",.1f"),
     Column("share", "of copy", ".0%"),
     Column("writing_us", "of it writing us", ",.1f"),
+    Column("rotating_us", "with RoPE us", ",.1f"),
 )
 _MOVE = (
     Column("operation", "operation"),
@@ -126,12 +127,14 @@ def _writes(readings: Sequence[Reading], peaks: Peaks, site: Site) -> Table:
         rate = one.case.moved_bytes(one.backend.kv_dtype, activations(one.backend.kv_dtype, site.kind)) / taken
         share = None if peaks.copy_bytes is None else rate / peaks.copy_bytes
         writing = None if rest is None else (taken - rest.median) * 1e6
-        table.add(*_lead(one), rate / 1e9, share, writing, one.seconds.spread, one.backend.plugin)
+        rotating = None if one.rotating is None else one.rotating.median * 1e6
+        table.add(*_lead(one), rate / 1e9, share, writing, rotating, one.seconds.spread, one.backend.plugin)
     table.notes += [
         "The contract has no call that writes only: timed is a decode of sequences of length one, which attends to the",
         "token it wrote. Bytes are those of the whole call: q, k, v read, out written, K and V written and read back.",
         "Of it writing: the call less the same with negative slots, which writes nowhere. It lacks the launch, and",
         "reading k and v if the kernel reads them before it sees the slot: the truth lies between it and the call.",
+        "With RoPE: the call when it rotates q and k too, as models have it where a plugin can.",
     ]
     return table
 

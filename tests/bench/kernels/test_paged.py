@@ -67,6 +67,18 @@ def test_without_writing_the_cache_stays_as_it_was(plugins: Plugins, site: Site)
     assert not torch.equal(written.caches[0], before)
 
 
+def test_keys_are_rotated_where_that_is_required(plugins: Plugins, site: Site) -> None:
+    """At angles of any size a rotation keeps lengths and changes elements."""
+    layers = Layers(plugins, Case(HEADS, 3, 1), Backend("cpu", 16, "float32"), site, frozenset({"fused_rope"}))
+    plain = Layers(plugins, Case(HEADS, 3, 1), Backend("cpu", 16, "float32"), site)
+    layers.inputs = plain.inputs
+    layers.caches[0].zero_(), plain.caches[0].zero_()
+    layers.run(), plain.run()
+    rotated, kept = layers.caches[0].float(), plain.caches[0].float()
+    assert not torch.equal(rotated, kept)
+    torch.testing.assert_close(rotated.square().sum(), kept.square().sum())
+
+
 def test_a_write_rotates_over_what_it_touches_not_over_its_pool(plugins: Plugins, site: Site) -> None:
     case = Case(HEADS, 1, 1)
     layers = Layers(plugins, case, Backend("torch", 256, "float32"), site)

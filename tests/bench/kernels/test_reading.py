@@ -11,9 +11,12 @@ import pytest
 from paged_core.bench.kernels.cases import Case, Heads, Move
 from paged_core.bench.kernels.paged import Backend, Layers
 from paged_core.bench.kernels.reading import Log, read_case, read_move
+from paged_core.bench.kernels.rivals import Contiguous
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     from paged_core.bench.site import Site
     from paged_core.plugins import Plugins
@@ -41,7 +44,13 @@ def test_a_write_is_read_with_and_without_its_slots(plugins: Plugins, site: Site
     read_case(plugins, Case(HEADS, 2, 1), [TORCH], site, 1, log)
     (reading,) = log.steps
     assert reading.without_writing is not None
+    assert reading.rotating is None, "attn_torch rotates nothing"
     assert reading.rivals == {}
+
+
+def test_a_plugin_that_rotates_is_read_rotating(plugins: Plugins, site: Site, log: Log) -> None:
+    read_case(plugins, Case(HEADS, 2, 1), [Backend("cpu", 16, "float32")], site, 1, log)
+    assert log.steps[0].rotating is not None
 
 
 def test_seconds_are_those_of_a_layer(plugins: Plugins, site: Site, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,6 +155,28 @@ def test_what_does_not_fit_the_plugin_is_left_out_with_its_reason(plugins: Plugi
     assert [one.backend for one in log.steps] == [TORCH]
     assert log.moved == []
     assert "512" in log.left_out["4/2 x 16, float32, blocks of 512"]
+
+
+def test_a_rival_that_refuses_a_case_is_left_out_of_it(
+    plugins: Plugins, site: Site, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Contiguous):
+        name, module = "stranger", "json"
+
+        @classmethod
+        def lacks(cls, dtype: str, device: str) -> str:
+            return ""
+
+        def run(self) -> torch.Tensor:
+            raise RuntimeError("group size 2 is not supported")
+
+    monkeypatch.setattr("paged_core.bench.kernels.reading.RIVALS", (Contiguous, Refusing))
+    read_case(plugins, Case(HEADS, 2, 20), [TORCH], site, 1, log)
+    assert list(log.steps[0].rivals) == ["contiguous"]
+    assert "group size 2" in log.left_out["stranger, decode, 4/2 x 16, float32"]
+    monkeypatch.setattr(Refusing, "module", "")
+    with pytest.raises(RuntimeError, match="group size 2"):
+        read_case(plugins, Case(HEADS, 2, 20), [TORCH], site, 1, log)
 
 
 def test_a_reason_is_told_once() -> None:

@@ -31,7 +31,7 @@ def gpu(site: Site) -> Site:
 
 def reading(case: Case, seconds: float, contiguous: float | None = None, backend: Backend = BF16) -> Reading:
     rivals = {} if contiguous is None else {"contiguous": Measurement((contiguous,))}
-    return Reading(case, backend, Measurement((seconds,)), None, rivals)
+    return Reading(case, backend, Measurement((seconds,)), None, None, rivals)
 
 
 def log_of(*steps: Reading) -> Log:
@@ -64,12 +64,12 @@ def test_a_prefills_limit_is_the_products_rate_of_its_type(site: Site) -> None:
 
 def test_a_write_shows_the_whole_call_and_what_writing_adds(site: Site) -> None:
     case = Case(HEADS, 8, 1)
-    one = dataclasses.replace(reading(case, 3e-6), without_writing=Measurement((1e-6,)))
+    one = dataclasses.replace(reading(case, 3e-6), without_writing=Measurement((1e-6,)), rotating=Measurement((4e-6,)))
     (table,) = step_tables(log_of(one), PEAKS, site, rounds=1)
     (row,) = table.as_json()["rows"]
     assert row["gb_per_s"] == pytest.approx(case.moved_bytes("bfloat16", "bfloat16") / 3e-6 / 1e9)
     assert row["share"] == pytest.approx(row["gb_per_s"] / 4)
-    assert row["writing_us"] == pytest.approx(2)
+    assert (row["writing_us"], row["rotating_us"]) == (pytest.approx(2), pytest.approx(4))
     assert "no call that writes only" in table.notes[0]
 
 
