@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from fastapi.responses import StreamingResponse
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from fastapi import Request
-    from starlette.types import Send
+    from starlette.types import Receive, Scope, Send
 
     Chunks = AsyncGenerator[dict[str, Any], None]
 
 DONE = b"data: [DONE]\n\n"
+WAITING = b": waiting\n\n"
+"""A comment, which every reader of events skips."""
+PATIENCE_S = 15.0
 
 
 def encode(value: Any) -> bytes:
@@ -33,40 +36,59 @@ def event(value: Any) -> bytes:
 
 
 async def open_stream(request: Request, chunks: Chunks) -> EventStream:
-    """The response for `chunks`. Waits for the first one, so that a request that fails before it began to answer gets
-    a plain error and no stream."""
-    first = await while_connected(request, _first(chunks))
-    return EventStream(_events(first, chunks))
+    """The response for `chunks`. Waits a while for the first one, so that a request that fails before it began to
+    answer gets a plain error and no stream. A request that still waits for its turn then gets its headers, and
+    comments that keep proxies from giving up."""
+    first = asyncio.ensure_future(anext(chunks, None))
+    try:
+        await while_connected(request, asyncio.wait({first}, timeout=PATIENCE_S))
+        if first.done():
+            first.result()
+    except BaseException:
+        await _stop(first, chunks)
+        raise
+    return EventStream(first, chunks)
 
 
 class EventStream(StreamingResponse):
-    """Ends its source whichever way it ends: a client that leaves aborts its request at once."""
+    """Ends its source whichever way it ends, begun or not: a client that leaves aborts its request at once."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self._events = events
+    def __init__(self, first: asyncio.Future[dict[str, Any] | None], chunks: Chunks) -> None:
+        self._first, self._chunks = first, chunks
+        self._events = _events(first, chunks)
+        super().__init__(self._events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
 
-    async def stream_response(self, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send everything; awaiting `send` is what holds up the source while the reader is slow."""
-        async with aclosing(self._events):
-            await super().stream_response(send)
-
-
-async def _first(chunks: Chunks) -> dict[str, Any] | None:
-    return await anext(chunks, None)
-
-
-async def _events(first: dict[str, Any] | None, chunks: Chunks) -> AsyncGenerator[bytes, None]:
-    """The events of all chunks and [DONE]; or, after a failure, one error event and nothing more."""
-    async with aclosing(chunks):
         try:
-            if first is not None:
-                yield event(first)
-            async for chunk in chunks:
-                yield event(chunk)
-        except Exception as error:
-            yield event(as_api_error(error).body)
-        else:
-            yield DONE
+            await super().__call__(scope, receive, send)
+        finally:  # not inside: what is cancelled there is cancelled at every further step
+            await self._events.aclose()
+            await _stop(self._first, self._chunks)
+
+
+async def _events(first: asyncio.Future[dict[str, Any] | None], chunks: Chunks) -> AsyncGenerator[bytes, None]:
+    """The events of all chunks and [DONE]; or, after a failure, one error event and nothing more."""
+    try:
+        while not first.done():
+            yield WAITING
+            await asyncio.wait({first}, timeout=PATIENCE_S)
+        chunk = first.result()
+        while chunk is not None:
+            yield event(chunk)
+            chunk = await anext(chunks, None)
+    except Exception as error:
+        yield event(as_api_error(error).body)
+    else:
+        yield DONE
+
+
+async def _stop(first: asyncio.Future[Any], chunks: Chunks) -> None:
+    """Nobody wants more. A generator that is being waited for can be closed only when that has been cancelled."""
+    first.cancel()
+    await asyncio.wait({first})
+    if not first.cancelled():
+        first.exception()  # told already, or there is nobody left to tell
+    await chunks.aclose()

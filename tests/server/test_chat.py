@@ -218,12 +218,12 @@ def test_t01_forms_that_are_none_and_what_is_not_offered_are_refused(house, more
     assert answer(server.post(PATH, GREEDY))
 
 
-@pytest.mark.parametrize("bound", [2**31, 2**53, 2**63, 1e30])
-def test_t05_large_bounds_are_taken_or_refused(house, bound):
-    schema = {"type": "integer", "minimum": 0, "maximum": bound}
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+def test_t05_large_bounds_are_taken_or_refused(house):
     server = house()
-    assert server.post(PATH, {**GREEDY, "response_format": form}).status_code in (200, 400)
+    for bound in (2**31, 2**53, 2**63, 1e30):
+        schema = {"type": "integer", "minimum": 0, "maximum": bound}
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        assert server.post(PATH, {**GREEDY, "response_format": form}).status_code in (200, 400)
     assert answer(server.post(PATH, GREEDY))
 
 
