@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paged_core.engine.free_memory import memory_limit
 from paged_core.engine.hardware import element_bytes
 from paged_core.model.weights import num_parameters
-from paged_core.settings import memory_limit
 
 if TYPE_CHECKING:
     from paged_core.api.model import ModelSpec
