@@ -40,24 +40,40 @@ __device__ __forceinline__ Context<C> context_of(
     return context;
 }
 
-// Begin to load positions first .. first + KEYS - 1: keys to `tile`, values behind them. `thread` of THREADS does its share,
-// UNROLL chunks at a time: as many addresses are in registers.
+// The largest power of two that divides n, 32 at most.
+__device__ constexpr int lanes_of(int n) {
+    return n % 32 == 0 ? 32 : n % 16 == 0 ? 16 : n % 8 == 0 ? 8 : n % 4 == 0 ? 4 : 2;
+}
+
+// Begin to load positions first .. first + KEYS - 1 (first: a multiple of KEYS): keys to `tile`, values behind them.
+//
+// LANES threads read a row in PASSES, all THREADS STEP rows at a time. A block has 8 rows or more, so GROUP steps lie in
+// one block and cost one look into the table. UNROLL groups at a time: as many addresses are in registers.
 template <class C, int DIM, int KEYS, int THREADS, int UNROLL>
 __device__ __forceinline__ void load_tile(unsigned char* tile, const Context<C>& context, int first, int thread) {
-    constexpr int CHUNKS = Row<C, DIM>::CHUNKS, BYTES = Row<C, DIM>::BYTES;
-    const int mask = (1 << context.block_shift) - 1;
+    constexpr int CHUNKS = Row<C, DIM>::CHUNKS, BYTES = Row<C, DIM>::BYTES, PER_CHUNK = 16 / sizeof(C);
+    constexpr int LANES = lanes_of(CHUNKS), PASSES = CHUNKS / LANES, STEP = THREADS / LANES;
+    constexpr int GROUP = STEP >= 8 ? 1 : 8 / STEP;
+    const int row = thread / LANES, dim = thread % LANES * PER_CHUNK;
+    if (STEP > KEYS && row >= KEYS) return;
+    tile += row * BYTES + thread % LANES * 16;
 #pragma unroll UNROLL
-    for (int i = 0; i < (KEYS * CHUNKS + THREADS - 1) / THREADS; ++i) {
-        const int index = i * THREADS + thread, key = index / CHUNKS, chunk = index % CHUNKS;
-        if (KEYS * CHUNKS % THREADS != 0 && index >= KEYS * CHUNKS) break;
-        const int position = first + key, dim = chunk * (16 / static_cast<int>(sizeof(C)));
-        const bool valid = position < context.end && dim < context.head_dim;
-        const int64_t block = valid ? __ldg(context.table + (position >> context.block_shift)) : 0;
-        const int inside = valid ? (position & mask) * context.head_dim + dim : 0;
-        const C* from = context.keys + block * context.block_stride + inside;
-        unsigned char* to = tile + key * BYTES + chunk * 16;
-        device::cp_async_16(to, from, valid);
-        device::cp_async_16(to + KEYS * BYTES, from + context.values, valid);
+    for (int key = 0; key < KEYS; key += GROUP * STEP) {
+        const int position = first + key + row, inside = position & ((1 << context.block_shift) - 1);
+        const int64_t block = position < context.end ? __ldg(context.table + (position >> context.block_shift)) : 0;
+        const C* from = context.keys + block * context.block_stride + inside * context.head_dim + dim;
+        unsigned char* to = tile + key * BYTES;
+#pragma unroll
+        for (int step = 0; step < GROUP * STEP; step += STEP, from += STEP * context.head_dim, to += STEP * BYTES) {
+#pragma unroll
+            for (int pass = 0; pass < PASSES; ++pass) {
+                constexpr int WIDTH = LANES * PER_CHUNK;
+                const bool valid = position + step < context.end && dim + pass * WIDTH < context.head_dim;
+                device::cp_async_16(to + pass * LANES * 16, from + pass * WIDTH, valid);
+                device::cp_async_16(
+                    to + pass * LANES * 16 + KEYS * BYTES, from + pass * WIDTH + context.values, valid);
+            }
+        }
     }
 }
 
