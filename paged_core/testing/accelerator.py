@@ -223,6 +223,7 @@ class FakeAccelerator:
         if deferred and self.is_pinned(source):
             self._incoming.append((source, source.clone()))
 
+    @torch.inference_mode()
     def _deliver(self) -> None:
         for target, content in self._outgoing:
             target.copy_(content)
