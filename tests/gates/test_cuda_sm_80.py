@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from paged_attn_cuda.toolchain import find_toolchain
 
-pytest.importorskip("cuda.core", reason="the extra cuda is not installed")
+pytestmark = pytest.mark.skipif(find_toolchain().reasons != (), reason="; ".join(find_toolchain().reasons))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paged_attn_cuda.toolchain import find_toolchain
+from paged_attn_cuda.toolchain import EXTRA, find_toolchain
 from paged_core.errors import PluginLoadError
 
 if TYPE_CHECKING:
@@ -44,14 +44,18 @@ class Binary:
 class Compiler:
     """Compiles instantiations of the templates in `sources` for one architecture, such as sm_90. Needs no GPU.
 
-    `folder` keeps what was compiled; None or a folder that cannot be written (one warning) = nothing is kept.
+    `folder` keeps what was compiled; None or a folder that cannot be written (one warning) = nothing is kept. Raises
+    PluginLoadError where cuda.core or NVRTC is missing.
     """
 
     def __init__(self, arch: str, folder: Path | None, sources: Path = SOURCES) -> None:
         self.arch = arch
         self._folder = folder
         self._sources = sources
-        self._nvrtc = ".".join(map(str, find_toolchain().nvrtc))
+        toolchain = find_toolchain()
+        if toolchain.reasons:
+            raise PluginLoadError(f"{'; '.join(toolchain.reasons)}. Try: {EXTRA}")
+        self._nvrtc = ".".join(map(str, toolchain.nvrtc))
         self._digest = _digest_of(sources)
         self._told = False
 

@@ -6,14 +6,16 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from paged_attn_cuda import compile as compile_module
 from paged_attn_cuda.compile import SOURCES, Compiler, kernel_folder
+from paged_attn_cuda.toolchain import Toolchain, find_toolchain
 
 from paged_core.errors import PluginLoadError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("cuda.core", reason="the extra cuda is not installed")
+pytestmark = pytest.mark.skipif(find_toolchain().reasons != (), reason="; ".join(find_toolchain().reasons))
 
 HEADER = "namespace paged { template <class T> __device__ T twice(T x) { return x + x; } }\n"
 SOURCE = """#include "twice.cuh"
@@ -181,3 +183,10 @@ def test_kernels_are_kept_where_the_engine_says_or_in_the_users_own_folder(tmp_p
     monkeypatch.setattr(Path, "expanduser", homeless)
     assert kernel_folder(None) is None
     assert "are not kept (Could not determine home directory.)" in told.text
+
+
+def test_a_compiler_without_nvrtc_says_what_is_missing_and_how_to_get_it(sources, cache, monkeypatch):
+    missing = Toolchain(reasons=("attn_cuda compiles its kernels by NVRTC, whose library is not here",))
+    monkeypatch.setattr(compile_module, "find_toolchain", lambda: missing)
+    with pytest.raises(PluginLoadError, match=r'library is not here\. Try: pip install "paged-core\[cuda\]"'):
+        Compiler("sm_90", cache, sources)

@@ -17,9 +17,12 @@ cuda_core = pytest.importorskip("cuda.core", reason="the extra cuda is not insta
 from paged_attn_cuda import driver as driver_module  # noqa: E402
 from paged_attn_cuda.compile import Compiler  # noqa: E402
 from paged_attn_cuda.driver import DeviceLauncher  # noqa: E402
+from paged_attn_cuda.toolchain import find_toolchain  # noqa: E402
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.skipif(find_toolchain().reasons != (), reason="; ".join(find_toolchain().reasons))
 
 SOURCE = """
 namespace paged {
