@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -246,3 +250,40 @@ def house(plugins: Any) -> Iterator[Callable[..., House]]:
 @pytest.fixture(autouse=True)
 def _no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A server process: where it listens, the key it wants, its ready line."""
+
+    url: str
+    key: str
+    ready: str
+    process: subprocess.Popen[str]
+
+
+@contextmanager
+def running_server(*arguments: str, key: str = "secret-key") -> Iterator[Running]:
+    """A real `paged-core serve`, ready. What it writes to standard error goes to the test's."""
+    program = "from paged_core.cli import main; main()"
+    command = [sys.executable, "-c", program, "serve", *arguments, "--port", "0"]
+    environment = {**os.environ, "PAGED_SERVE_API_KEY": key, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        ready = process.stdout.readline()
+        assert ready.startswith("ready: http://127.0.0.1:"), f"exit code {process.poll()}: {ready}"
+        yield Running(ready.split()[1], key, ready, process)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def smollm2_server(smollm2: Any) -> Iterator[Running]:
+    """SmolLM2 behind a real server, for all tests of the session that need it; SIGTERM must end it with 0."""
+    with running_server("smollm2-135m", "--num-blocks", "1024", "--host-memory", "0") as server:
+        yield server
+        server.process.terminate()
+        assert server.process.wait(timeout=60) == 0
