@@ -1,4 +1,4 @@
-"""exec_local behind a queue of two steps, and the same with one defect each."""
+"""exec_local behind a queue of two steps, the same with one defect each, and what it makes for a GPU, on a fake one."""
 
 from __future__ import annotations
 
@@ -66,6 +66,20 @@ class MovesEarly(Overlapped):
         return ticket
 
 
+def on_fake_device(need: ExecutorNeed, plugins: PluginRegistry) -> Executor:
+    """exec_local as it is on a device with a queue of its own, captured steps and all."""
+    from paged_exec_local.local import LocalExecutor
+
+    from paged_core.testing.accelerator import FakeAccelerator
+    from paged_core.testing.attention import DeviceAttention
+
+    device, captured = FakeAccelerator(is_eager=True), frozenset({"graphs", "fused_rope"})
+    executor = LocalExecutor(need, plugins, device)
+    executor._need = replace(need, attn_required=captured)
+    executor._attention = DeviceAttention(replace(executor._attention_need, required=captured), device)
+    return executor
+
+
 class FlightProvider(Provider[ExecutorNeed, Executor]):
     """Offers one of them."""
 
@@ -73,20 +87,23 @@ class FlightProvider(Provider[ExecutorNeed, Executor]):
     api = 1
     priority = -1
 
-    def __init__(self, name: str, overlapped: type[Overlapped]) -> None:
+    def __init__(self, name: str, overlapped: type[Overlapped] | None) -> None:
         self.name = name  # type: ignore[misc]
-        self.summary = overlapped.__doc__ or ""  # type: ignore[misc]
+        self.summary = overlapped.__doc__ or "" if overlapped else "exec_local on a fake device"  # type: ignore[misc]
         self._overlapped = overlapped
 
     def probe(self, need: ExecutorNeed) -> Fit:
         return Fit.judge(self.missing_capabilities(need.required))
 
     def create(self, need: ExecutorNeed, settings: PluginSettings, plugins: PluginRegistry) -> Any:
+        if self._overlapped is None:
+            return on_fake_device(need, plugins)
         return self._overlapped(plugins.create("executor", "exec_local", need), need.block_size)
 
 
-QUEUES = {
+QUEUES: dict[str, type[Overlapped] | None] = {
     "exec_overlapped": Overlapped,
+    "exec_on_fake_device": None,
     "exec_forgets_sources": ForgetsSources,
     "exec_mixes_sources": MixesSources,
     "exec_reads_tables_late": ReadsTablesLate,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 STEPS, MOVES, FLIGHT = "test_executor.py::", "test_executor_moves.py::", "test_executor_flight.py::"
 
 CAUGHT_BY = {
@@ -39,9 +41,10 @@ def test_every_broken_queue_of_two_steps_is_caught(harness) -> None:
     harness.assert_all_die("executor", "executor_flight_mutants", CAUGHT_IN_FLIGHT, healthy="exec_overlapped")
 
 
-def test_a_sound_queue_of_two_steps_passes_everything(harness) -> None:
+@pytest.mark.parametrize("name", ["exec_overlapped", "exec_on_fake_device"])
+def test_a_sound_queue_of_two_steps_passes_everything(harness, name) -> None:
     files = ["test_executor.py", "test_executor_moves.py", "test_executor_flight.py"]
-    (report,) = harness.run_report("executor", ["executor_flight_mutants"], ["exec_overlapped"], files)
+    (report,) = harness.run_report("executor", ["executor_flight_mutants"], [name], files)
     outcomes = {test: facts["outcome"] for test, facts in report["tests"].items()}
     assert {test: outcome for test, outcome in outcomes.items() if outcome != "passed"} == {}
     assert len(outcomes) > 30
