@@ -170,7 +170,7 @@ class CudaAttention(Attention):
         rope = plan.rope[layer.rope] if layer.rope >= 0 else None
         if rope is not None:
             half = rope[0].shape[1]
-            width = 1 if half % width else width
+            width = 1 if half % width or not all(map(_begins_at_vectors, rope)) else width
         kernel = self._writes[width]
         to = kernel.arguments
         to.q.value, to.stride_q.value = queries
@@ -235,3 +235,8 @@ class CudaAttention(Attention):
         read, write = self._addresses.of(sources), self._addresses.of(targets)
         self._copy_kernel.set(sources=read.data_ptr(), targets=write.data_ptr(), pairs=moved.data_ptr())
         self._copy_kernel((len(pairs) * self._chunks, len(sources), 1))
+
+
+def _begins_at_vectors(angles: Tensor) -> bool:
+    """Whether every row of float32 begins at a whole vector."""
+    return (angles.data_ptr() | angles.stride(0) * 4) % VECTOR_BYTES == 0

@@ -141,6 +141,22 @@ def test_rows_that_begin_between_vectors_are_read_and_written(backend: Make, nam
     assert (rest == 7.0).all(), "what lies around it belongs to somebody else"
 
 
+@pytest.mark.parametrize("rotary_dim", [64, 24, 2])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_angles_may_lie_anywhere(backend: Make, rotary_dim: int, offset: int) -> None:
+    scene = scene_of(backend(required=frozenset({"fused_rope"})), (20, 1))
+    scene.rotary_dim = rotary_dim
+    spans, layer = scene.spans([0, 0]), replace(scene.layer, rope=0)
+    batch = scene.batch(spans)
+    rows, half = batch.rope[0][0].shape
+    wide = [torch.full((rows, half + 5), 7.0) for _ in range(2)]
+    for memory, angles in zip(wide, batch.rope[0], strict=True):
+        memory[:, offset : offset + half] = angles
+    batch.rope = [(wide[0][:, offset : offset + half], wide[1][:, offset : offset + half])]
+    actual = scene.forward(batch, scene.inputs(spans), layer)
+    assert_same(actual.out, scene.expected(spans, layer).out, scene, spans, "angles in rows of a wider table")
+
+
 def test_heads_must_lie_one_behind_the_other(backend: Make) -> None:
     scene = scene_of(backend(), (3,))
     spans = scene.spans([0])

@@ -61,7 +61,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
 }
 
 __device__ __forceinline__ void cp_async_16(void* shared, const void* global, bool valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                  "l"(global), "r"(valid ? 16 : 0)
                  : "memory");
 }

@@ -30,11 +30,18 @@ __device__ __forceinline__ void round_to(float (&x)[N]) {
 // (first, second) turned by the angles whose cosines and sines are given; products in float, rounded once.
 template <class T, int N>
 __device__ __forceinline__ void rotate(float (&first)[N], float (&second)[N], const float* cos, const float* sin) {
+    constexpr int WIDTH = N < 4 ? N : 4;  // of vectors of cosines
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-        float c = __ldg(cos + i), s = __ldg(sin + i), a = first[i], b = second[i];
-        first[i] = a * c - b * s;
-        second[i] = b * c + a * s;
+    for (int begin = 0; begin < N; begin += WIDTH) {
+        float c[WIDTH], s[WIDTH];
+        load_vector<float, WIDTH>(cos + begin, c);
+        load_vector<float, WIDTH>(sin + begin, s);
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) {
+            const float a = first[begin + i], b = second[begin + i];
+            first[begin + i] = a * c[i] - b * s[i];
+            second[begin + i] = b * c[i] + a * s[i];
+        }
     }
     round_to<T, N>(first);
     round_to<T, N>(second);
