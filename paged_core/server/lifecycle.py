@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -12,7 +13,6 @@ import uvicorn
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator
     from types import FrameType
 
@@ -22,17 +22,21 @@ if TYPE_CHECKING:
     from paged_core.server.state import Server
 
 _WATCH_S = 0.1
+_BACKLOG = 2048
 _LAST_WORDS_S = 2  # for error events of what was aborted
 
 
 def bind(settings: ServeSettings) -> socket.socket:
-    """The listening socket, before anything heavy is loaded. ConfigError when the address cannot be had."""
-    config = uvicorn.Config("", host=settings.host, port=settings.port, log_level="critical")
+    """The listening socket, before anything heavy is loaded; who connects meanwhile waits. ConfigError when the address
+    cannot be had."""
+    host, port = settings.host, settings.port
     try:
-        return config.bind_socket()
-    except SystemExit as error:
-        message = f"cannot listen on {settings.host}:{settings.port}: it is in use, or not an address of this machine"
-        raise ConfigError(message) from error
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port"
+        ) from error
 
 
 def serve(app: FastAPI, sock: socket.socket, ready: Callable[[str], None]) -> int:
