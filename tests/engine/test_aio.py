@@ -129,3 +129,129 @@ def test_real_clock_reports_times_in_order(plugins):
     metrics = run(collect(llm, [1, 2, 3], greedy(5)))[-1].metrics
     llm.shutdown()
     assert metrics.arrival_time <= metrics.first_scheduled_time <= metrics.first_token_time <= metrics.finished_time
+
+
+async def collect_all(llm, prompts, params, **more):
+    last = {}
+    async for index, output in llm.generate_all(prompts, params, **more):
+        last[index] = output
+    return last
+
+
+def test_several_prompts_are_answered_together(llm, cold):
+    prompts = [[1, 2], [3, 4, 5], [6]]
+    last = run(collect_all(llm, prompts, greedy(8), request_id="mine"))
+    assert {index: one.outputs[0].token_ids for index, one in last.items()} == {
+        i: cold(prompt, 8) for i, prompt in enumerate(prompts)
+    }
+    assert [last[i].request_id for i in range(3)] == ["mine", "mine-1", "mine-2"]
+
+
+def test_of_prompts_of_which_one_is_invalid_none_is_run(llm):
+    with pytest.raises(RequestError, match="empty"):
+        run(collect_all(llm, [[1, 2], [3], []], greedy(8)))
+    assert run(llm.ask(lambda engine: engine.stats().num_steps)) == 0
+    assert run(llm.ask(lambda engine: engine.check())) is None
+
+
+def test_a_defect_in_one_call_is_told_to_its_caller_alone(llm, cold):
+    async def main():
+        good = asyncio.create_task(collect(llm, [1, 2], greedy(20)))
+        with pytest.raises(TypeError):
+            await collect(llm, [3], greedy(5), no_such_routing=1)
+        return await good
+
+    assert run(main())[-1].outputs[0].token_ids == cold([1, 2], 20)
+    assert llm.is_running
+
+
+def test_questions_are_answered_between_steps_in_the_engine_s_thread(llm):
+    assert run(llm.ask(lambda engine: threading.current_thread().name)) == "paged-core-engine"
+    with pytest.raises(ZeroDivisionError):
+        run(llm.ask(lambda engine: 1 / 0))
+    assert llm.is_running
+
+
+def test_nobody_waits_for_an_engine_that_has_ended(shadow):
+    llm = AsyncLLM(engine=shadow())
+    entered, leave = threading.Event(), threading.Event()
+
+    async def main():
+        blocking = asyncio.create_task(llm.ask(lambda engine: (entered.set(), leave.wait(30))))
+        await asyncio.to_thread(entered.wait, 30)
+        waiting = [asyncio.create_task(llm.ask(lambda engine: 1)), asyncio.create_task(collect(llm, [1], greedy(5)))]
+        await asyncio.sleep(0)
+        llm._closed = True
+        llm._commands.put(None)  # what shutdown does first
+        waiting.append(asyncio.create_task(_put_late(llm)))
+        await asyncio.sleep(0)
+        leave.set()
+        await blocking
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    answers = run(main())
+    assert answers[0] == 1
+    assert all(isinstance(error, EngineDeadError) for error in answers[1:])
+    llm._thread.join()
+
+
+async def _put_late(llm):
+    """A command that was put after the one that ends the thread."""
+    loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+    from paged_core.engine.aio import _Command
+
+    llm._commands.put(_Command(lambda: None, lambda error: loop.call_soon_threadsafe(answer.set_exception, error)))
+    await answer
+
+
+def test_abort_all_ends_every_stream_with_its_reason(llm):
+    async def main():
+        tasks = [asyncio.create_task(collect(llm, [i + 1] * 4, greedy(58))) for i in range(4)]
+        while await llm.ask(lambda engine: len(engine.unfinished_ids)) < 4:
+            await asyncio.sleep(0.001)
+        llm.abort_all()
+        return await asyncio.gather(*tasks)
+
+    assert {outputs[-1].outputs[0].finish_reason for outputs in run(main())} <= {"abort", "length"}
+
+
+def test_watchers_see_every_output_however_slow_the_reader(llm):
+    seen = []
+    llm.watchers.append(lambda engine, outputs: seen.extend(len(one.outputs[0].token_ids) for one in outputs))
+
+    async def main():
+        async for _output in llm.generate([1, 2], greedy(30)):
+            while len(seen) < 30:
+                await asyncio.sleep(0.001)
+
+    run(main())
+    assert seen == list(range(1, 31))
+
+
+def test_a_time_limit_ends_a_request_by_the_engine_s_clock(plugins):
+    llm = AsyncLLM(engine=build_engine(ShadowExecutor(4, step_s=0.0), plugins=plugins, clock=RealClock()))
+    last = run(collect(llm, [1, 2], greedy(60), timeout=0.0))[-1]
+    llm.shutdown()
+    assert last.finished
+    assert (last.outputs[0].finish_reason, last.error) == ("abort", "its deadline passed")
+
+
+def test_silence_is_measured_while_there_is_work_only(shadow):
+    llm = AsyncLLM(engine=shadow())
+    assert run(llm.ask(lambda engine: llm.silent_s)) >= 0.0
+    stuck, leave = threading.Event(), threading.Event()
+
+    async def main():
+        task = asyncio.create_task(llm.ask(lambda engine: (stuck.set(), leave.wait(30))))
+        await asyncio.to_thread(stuck.wait, 30)
+        first = llm.silent_s
+        await asyncio.sleep(0.02)
+        second = llm.silent_s
+        leave.set()
+        await task
+        return first, second
+
+    first, second = run(main())
+    assert second > first
+    run(llm.ask(lambda engine: None))
+    llm.shutdown()
