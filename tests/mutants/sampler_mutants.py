@@ -12,7 +12,7 @@ from paged_sample_torch import TorchSamplerProvider
 from paged_core.api.hookspecs import hookimpl
 from paged_core.api.logits import LogitsProcessor
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
-from paged_core.api.sampler import Sampler, SamplerNeed, Samples
+from paged_core.api.sampler import Drawing, Sampler, SamplerNeed, Samples
 
 if TYPE_CHECKING:
     from paged_core.api.batch import RowStart, TopLogprobs
@@ -375,6 +375,32 @@ class _Surprised(LogitsProcessor):
         return self.forcing
 
 
+class BegunUncounted(Wrapped):
+    """Draws that were begun are not counted as output."""
+
+    def begin(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Drawing:
+        samples = self.inner.sample(logits, rows, positions, num_candidates)
+        for row in rows.tolist():
+            self.inner.start(self.starts[row])
+        return Drawing(None, None, lambda _: samples)
+
+
+class BegunElsewhere(Wrapped):
+    """The device goes on with other tokens than the host is told."""
+
+    def begin(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Drawing:
+        drawing = self.inner.begin(logits, rows, positions, num_candidates)
+        return drawing if drawing.tokens is None else replace(drawing, tokens=drawing.tokens.roll(1))
+
+
+class BegunAsOne(Wrapped):
+    """What a drawing is told, the latest one makes its own."""
+
+    def begin(self, logits: Any, rows: Any, positions: Any, num_candidates: Any = None) -> Drawing:
+        self.latest = self.inner.sample(logits, rows, positions, num_candidates)
+        return Drawing(None, None, lambda _: self.latest)
+
+
 class MutantProvider(Provider[SamplerNeed, Sampler]):
     """Offers one mutant; it declares what sample_torch declares."""
 
@@ -430,6 +456,9 @@ MUTANTS = {
     "sample_forced_swallowed": ForcedSwallowed,
     "sample_forced_unasked": ForcedUnasked,
     "sample_forced_untold": ForcedUntold,
+    "sample_begun_uncounted": BegunUncounted,
+    "sample_begun_elsewhere": BegunElsewhere,
+    "sample_begun_as_one": BegunAsOne,
 }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-DRAWS, ROWS, EDITS, FAILURES, LOGPROBS, PROCESSORS, MODES = (
-    f"test_sampler{part}.py::" for part in ("", "_rows", "_edits", "_failures", "_logprobs", "_processors", "_modes")
+DRAWS, ROWS, EDITS, FAILURES, LOGPROBS, PROCESSORS, MODES, BEGUN = (
+    f"test_sampler{part}.py::"
+    for part in ("", "_rows", "_edits", "_failures", "_logprobs", "_processors", "_modes", "_begin")
 )
 
 CAUGHT_BY = {
@@ -43,6 +44,9 @@ CAUGHT_BY = {
     + "test_forced_tokens_are_taken_where_the_parameters_allow_it_and_told_to_the_processor",
     "sample_forced_untold": PROCESSORS
     + "test_forced_tokens_are_taken_where_the_parameters_allow_it_and_told_to_the_processor",
+    "sample_begun_uncounted": BEGUN + "test_what_was_begun_is_counted_before_the_next_draw",
+    "sample_begun_elsewhere": BEGUN + "test_draws_that_are_told_later_are_those_of_sample",
+    "sample_begun_as_one": BEGUN + "test_draws_that_are_told_later_are_those_of_sample",
 }
 
 
