@@ -145,6 +145,7 @@ class Answer:
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = self._prompt_writer.new_prompt_list()
         self._prompt_shown = False
+        self._prompt_ids = list(group.request.prompt_token_ids)  # one list for all outputs: a stream has one every step
         self._tokenizer = tokenizer
 
     def take_beams(self, hypotheses: list[Hypothesis]) -> None:
@@ -181,7 +182,7 @@ class Answer:
         return RequestOutput(
             request_id=request.id,
             prompt=request.prompt,
-            prompt_token_ids=list(request.prompt_token_ids),
+            prompt_token_ids=self._prompt_ids,
             outputs=self._completions(),
             finished=finished,
             prompt_logprobs=self._prompt_part(),
