@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,29 +25,25 @@ SYNCHRONISATION = (
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`before`, which stands in csrc/`file` once, becomes `after`; or the text from `start` to `stop` does."""
+    """`before` in csrc/`file` becomes `after`: where it stands alone, or its `nth` place, counted from 1."""
 
     file: str
     before: str
     after: str
-    start: int = -1
+    nth: int = 0
 
     def __str__(self) -> str:
-        return f"{self.file}: {self.before}" if self.start < 0 else f"{self.file}:{self._line()}: {self.before}"
+        return f"{self.file}: {self.before}" + (f" #{self.nth}" if self.nth else "") + f" -> {self.after}"
 
     def apply(self, folder: Path) -> None:
         """Copy csrc to `folder` with the change. Raises AssertionError where the text is not there, or not once."""
         shutil.copytree(kernel_folder(), folder, dirs_exist_ok=True)
-        text = (folder / self.file).read_text()
-        start = self.start
-        if start < 0:
-            assert text.count(self.before) == 1, f"{self.file} has {self.before!r} {text.count(self.before)} times"
-            start = text.index(self.before)
-        assert text.startswith(self.before, start)
-        (folder / self.file).write_text(text[:start] + self.after + text[start + len(self.before) :])
-
-    def _line(self) -> int:
-        return (kernel_folder() / self.file).read_text().count("\n", 0, self.start) + 1
+        parts = (folder / self.file).read_text().split(self.before)
+        assert self.nth < len(parts), f"{self.file} has {self.before!r} {len(parts) - 1} times"
+        assert self.nth or len(parts) == 2, f"{self.file} has {self.before!r} {len(parts) - 1} times"
+        cut = self.nth or 1
+        head, tail = self.before.join(parts[:cut]), self.before.join(parts[cut:])
+        (folder / self.file).write_text(head + self.after + tail)
 
 
 def synchronisation(files: tuple[str, ...]) -> list[Mutant]:
@@ -55,7 +52,8 @@ def synchronisation(files: tuple[str, ...]) -> list[Mutant]:
     for file in files:
         text = (kernel_folder() / file).read_text()
         for pattern, after in SYNCHRONISATION:
+            places: Counter[str] = Counter()
             for match in pattern.finditer(text):
-                changed = match.expand(after)
-                found.append(Mutant(file, match.group(), changed, match.start()))
+                places[match.group()] += 1
+                found.append(Mutant(file, match.group(), match.expand(after), places[match.group()]))
     return found
