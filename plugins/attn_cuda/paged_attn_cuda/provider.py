@@ -18,7 +18,7 @@ class CudaAttentionSettings(PluginSettings):
     """Settings of attn_cuda."""
 
     cache_dir: str | None = Field(
-        None, description="folder for compiled kernels; unset = `kernels-cuda` in the engine's cache folder"
+        None, description="folder whose `kernels-cuda` holds compiled kernels; unset = the engine's cache folder"
     )
     arch: str | None = Field(
         None,

@@ -194,3 +194,35 @@ def test_where_torch_is_loaded_it_is_asked_and_where_not_it_is_left_alone(monkey
     monkeypatch.delitem(sys.modules, "torch")
     assert provider_module._torch_sees_a_gpu() is True
     assert "torch" not in sys.modules
+
+
+def test_every_setting_is_in_the_readme():
+    from pathlib import Path
+
+    page = (Path(__file__).resolve().parent.parent / "README.md").read_text()
+    rows = {line.split("|")[1].strip(" `") for line in page.splitlines() if line.startswith("| `")}
+    assert set(CudaAttentionSettings.model_fields) <= rows
+
+
+def test_the_command_says_everything_at_once_and_ends_with_two(tmp_path, monkeypatch):
+    """As a user types it, where CUDA is missing; a tiny model stands for any other."""
+    from click.testing import CliRunner
+
+    from paged_core.cli import main
+    from paged_core.testing.tiny import write_tiny_llama
+
+    monkeypatch.setattr(provider_module, "cuda_presence", lambda: NOWHERE)
+    tools = Toolchain(reasons=("attn_cuda compiles its kernels through cuda.core: not installed",))
+    monkeypatch.setattr(provider_module, "find_toolchain", lambda: tools)
+    model = str(write_tiny_llama(tmp_path / "model"))
+    result = CliRunner().invoke(main, ["run", "--attn=attn_cuda", "--device=cpu", "--model", model, "hello"])
+    assert result.exit_code == 2
+    for said in (
+        *NOWHERE.reasons,
+        *NOWHERE.hints,
+        *tools.reasons,
+        'pip install "paged-core[cuda]"',
+        "device cuda only",
+    ):
+        assert said in result.stderr
+    assert result.stdout == ""
