@@ -110,6 +110,10 @@ class Accelerator(Protocol):
         """The host waits for everything. Not for use in a step."""
         ...
 
+    def release(self) -> None:
+        """Memory that no tensor of this process needs any more is free for all."""
+        ...
+
 
 class CudaEvent:
     """An event of torch.cuda."""
@@ -219,6 +223,10 @@ class CudaAccelerator:
     def synchronize(self) -> None:
         """The whole device."""
         torch.cuda.synchronize(self.device)
+
+    def release(self) -> None:
+        """Empties torch's cache; `memory` of the next engine in this process would not count it as free."""
+        torch.cuda.empty_cache()
 
 
 def _runtime() -> Any:

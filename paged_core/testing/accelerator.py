@@ -188,6 +188,9 @@ class FakeAccelerator:
             self._run_one()
         self._deliver()
 
+    def release(self) -> None:
+        """Nothing is kept."""
+
     # -- how it is kept back --------------------------------------------------------------------------------------
 
     def _add(self, work: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,7 +109,19 @@ class LocalExecutor(Executor):
         return KVCapacity(num_blocks, self._need.host_memory_bytes // block_bytes, block_bytes)
 
     def start(self, num_blocks: int, num_host_blocks: int, tables: NDArray[np.int32]) -> None:
-        """Load the weights and allocate both pools. Blocks are not cleared: unused slots may hold anything."""
+        """Load the weights and allocate both pools. Blocks are not cleared: unused slots may hold anything.
+
+        Raises ConfigError where a GPU has too little memory for them.
+        """
+        try:
+            self._start(num_blocks, num_host_blocks, tables)
+        except torch.OutOfMemoryError as error:
+            raise ConfigError(
+                f"the GPU has too little memory for the weights of {self._need.model} and {num_blocks:,} KV blocks: "
+                "lower --gpu-memory-utilization, --kv-memory or --max-num-batched-tokens, or end what else is on it"
+            ) from error
+
+    def _start(self, num_blocks: int, num_host_blocks: int, tables: NDArray[np.int32]) -> None:
         need, spec = self._need, self._need.spec
         if need.threads:
             torch.set_num_threads(need.threads)
@@ -136,7 +149,8 @@ class LocalExecutor(Executor):
         if self._runner is None:
             raise EngineDeadError("the executor is not started or was closed")
         if isinstance(self._runner, DeviceRunner):
-            return _Running(plan, self._runner.submit(plan))
+            with _told_of_a_dead_device():
+                return _Running(plan, self._runner.submit(plan))
         return _Done(plan, self._runner.run(plan))
 
     def collect(self, ticket: Ticket) -> StepResult:
@@ -146,7 +160,8 @@ class LocalExecutor(Executor):
         assert isinstance(ticket, _Running)
         if not isinstance(self._runner, DeviceRunner):
             raise EngineDeadError("the executor was closed")
-        return self._runner.collect(ticket.flight)
+        with _told_of_a_dead_device():
+            return self._runner.collect(ticket.flight)
 
     def spans(self) -> list[Span]:
         """Parts of the steps since the last call."""
@@ -154,10 +169,12 @@ class LocalExecutor(Executor):
 
     def close(self) -> None:
         """Drop weights and pools, once the device is done with them."""
-        if self._accelerator is not None and self._runner is not None:
+        runner, self._runner = self._runner, None
+        if self._accelerator is not None and runner is not None:
             self._accelerator.synchronize()
             self._unpin()
-        self._runner = None
+            del runner
+            self._accelerator.release()
 
     def _unpin(self) -> None:
         assert self._accelerator is not None
@@ -223,6 +240,15 @@ class LocalExecutor(Executor):
         cache = torch.empty(layout.shape, dtype=getattr(torch, layout.dtype), device=device)
         prefer_huge_pages(cache)
         return cache
+
+
+@contextmanager
+def _told_of_a_dead_device() -> Iterator[None]:
+    """Errors of the device itself are the engine's end."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise EngineDeadError(f"the GPU failed: {str(error).strip().splitlines()[0]}") from error
 
 
 def _lightened(weights: Iterator[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

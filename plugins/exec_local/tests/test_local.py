@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from paged_exec_local.local import LocalExecutor
 
 from paged_core.api.batch import StepPlan
@@ -11,6 +12,7 @@ from paged_core.api.executor import ExecutorNeed
 from paged_core.engine.assemble import assemble, load_settings
 from paged_core.engine.hardware import kv_bytes
 from paged_core.errors import ConfigError, EngineDeadError
+from paged_core.model.device_runner import DeviceRunner
 from paged_core.model.spec import spec_from_hf
 from paged_core.testing.accelerator import FakeAccelerator
 from paged_core.testing.build import default_plugins
@@ -120,6 +122,28 @@ def test_a_step_under_way_when_the_executor_closes_is_lost_with_a_reason(tmp_pat
     executor.close()
     with pytest.raises(EngineDeadError, match="closed"):
         executor.collect(ticket)
+
+
+def test_a_gpu_too_small_is_told_with_the_way_out(tmp_path, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(LocalExecutor, "_cache", full)
+    with pytest.raises(ConfigError, match=r"too little memory for the weights of .* and 8 KV blocks: lower"):
+        started(write_tiny_llama(tmp_path / "t"), FakeAccelerator(is_eager=True))
+
+
+@pytest.mark.parametrize("where", ["submit", "collect"])
+def test_a_gpu_that_fails_is_the_engines_end(tmp_path, monkeypatch, where):
+    def dead(*_):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered\nmore")
+
+    executor = started(write_tiny_llama(tmp_path / "t"), FakeAccelerator(is_eager=True))
+    monkeypatch.setattr(DeviceRunner, where, dead)
+    empty = np.zeros(0, dtype=np.int32)
+    plan = StepPlan(0, empty, empty, np.zeros(1, dtype=np.int32), *[empty] * 6)
+    with pytest.raises(EngineDeadError, match=r"the GPU failed: CUDA error: an illegal memory access was encountered$"):
+        executor.collect(executor.submit(plan))
 
 
 def test_a_closed_executor_says_so(tmp_path):
