@@ -125,7 +125,8 @@ class Engine:
 
     def _step(self) -> list[RequestOutput]:
         outputs = self._expire() + self._compiled()
-        if not self._ledger.may_lead:
+        most = min(self._executor.max_in_flight, _MOST_IN_FLIGHT)
+        while self._tickets and (len(self._tickets) == most or not self._ledger.may_lead):
             outputs += self._collect()
         if not self._ledger.queues.by_id:
             return self._drained(outputs)
@@ -137,14 +138,15 @@ class Engine:
         self._tickets.append(self._executor.submit(plan))
         self._ledger.advance(plan)
         self._accounts.busy_s += self._clock.now() - view.now
-        if len(self._tickets) < min(self._executor.max_in_flight, _MOST_IN_FLIGHT):
+        if len(self._tickets) < most:
             return outputs
         return outputs + self._collect()
 
     def _collect(self) -> list[RequestOutput]:
         """Collect, commit and emit the oldest step in flight."""
         begin = self._clock.now()
-        plan, result = self._ledger.flight.plans[0], self._executor.collect(self._tickets.popleft())
+        plan, result = self._ledger.flight.plans[0], self._executor.collect(self._tickets[0])
+        self._tickets.popleft()  # not before: whoever interrupts the wait finds the step still in flight
         self._clock.advance(result.elapsed_s)
         self._ledger.commit(plan, result)
         self._account(plan.num_tokens)

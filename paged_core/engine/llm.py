@@ -112,6 +112,7 @@ class LLM:
                         return
         finally:
             self.engine.abort([request_id])
+            self._rest()
 
     def close(self) -> None:
         """Release the model and the pools. Idempotent."""
@@ -133,10 +134,16 @@ class LLM:
                             outputs[output.request_id] = output
                             pending -= 1
                             advance(sum(len(one.token_ids) for one in output.outputs))
+            self._rest()
         except BaseException:  # Ctrl-C included: leave no request behind, then let it pass
             if not self.engine.dead:
                 self.engine.abort(self.engine.unfinished_ids)
             raise
+
+    def _rest(self) -> None:
+        """Nothing stays in flight behind the last request."""
+        while not self.engine.dead and self.engine.has_unfinished and not self.engine.unfinished_ids:
+            self.engine.step()
 
 
 def failed_output(request_id: str, prompt: Any, error: str) -> RequestOutput:

@@ -377,6 +377,30 @@ def test_async_streams_end_without_anybody_else_coming(shadow, cold):
         llm.shutdown()
 
 
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_who_interrupts_the_wait_finds_the_step_still_in_flight(drain, cold, in_flight):
+    class Interrupted(Overlapped):
+        max_in_flight = in_flight
+        num_waits = 0
+
+        def collect(self, ticket):
+            self.num_waits += 1
+            if self.num_waits == 3:
+                raise KeyboardInterrupt
+            return super().collect(ticket)
+
+    executor = Interrupted(ShadowExecutor(4), 4)
+    engine = build_engine(executor)
+    executor.watch(engine)
+    engine.add_request("leaves", PROMPT, greedy(20))
+    engine.add_request("stays", PROMPT, greedy(9))
+    with pytest.raises(KeyboardInterrupt):
+        drain(engine)
+    engine.abort(["leaves"])
+    assert drain(engine)["stays"].outputs[0].token_ids == cold(PROMPT, 9)
+    idle(engine)
+
+
 def test_closing_drops_the_step_in_flight(shadow):
     engine = shadow(in_flight=2)
     engine.add_request("0", PROMPT, greedy(10))

@@ -3,9 +3,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+from paged_exec_local import LocalExecutorProvider
 
 from paged_core import LLM, SamplingParams
 from paged_core.errors import ConfigError, EngineDeadError, ModelError, RequestError, UnknownPluginError
+from paged_core.testing.overlapped import Overlapped
 from paged_core.testing.tiny import write_tiny_llama
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
@@ -20,6 +22,40 @@ def model(tmp_path_factory):
 def llm(model):
     with LLM(model, num_blocks=64, attn="attn_torch") as made:
         yield made
+
+
+@pytest.fixture
+def overlapping(model, monkeypatch):
+    """An LLM whose executor takes two steps at a time."""
+    create = LocalExecutorProvider.create
+
+    def overlapped(self, need, settings, plugins):
+        return Overlapped(create(self, need, settings, plugins), need.block_size)
+
+    monkeypatch.setattr(LocalExecutorProvider, "create", overlapped)
+    with LLM(model, num_blocks=64, attn="attn_torch") as made:
+        made.engine._executor.watch(made.engine)
+        yield made
+
+
+def test_nothing_stays_in_flight_behind_the_last_answer(llm, overlapping):
+    """What ends early is in one more step, whose blocks are back when the answer is there."""
+    params = [SamplingParams(temperature=0, max_tokens=20, stop_token_ids=list(range(i, 320, 3))) for i in range(3)]
+    wanted = llm.generate(["the one", "another", "the one"], params, use_tqdm=False)
+    got = overlapping.generate(["the one", "another", "the one"], params, use_tqdm=False)
+    assert [one.outputs[0].token_ids for one in got] == [one.outputs[0].token_ids for one in wanted]
+    assert {one.outputs[0].finish_reason for one in got} >= {"stop"}
+    assert overlapping.engine._executor.num_ahead > 0
+    assert not overlapping.engine.has_unfinished
+    overlapping.engine.check()
+    for ends in (True, False):
+        stream = overlapping.stream("the one", params[0] if ends else SamplingParams(max_tokens=50, ignore_eos=True))
+        first = next(stream)
+        if ends:
+            assert [first, *stream][-1].finished
+        stream.close()
+        assert not overlapping.engine.has_unfinished
+        overlapping.engine.check()
 
 
 def test_every_kind_of_prompt_is_answered_in_order(llm):
