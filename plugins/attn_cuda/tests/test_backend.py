@@ -68,12 +68,12 @@ def test_groups_of_any_size_are_served(backend: Make, heads: tuple[int, int]) ->
 
 @pytest.mark.parametrize("window", [None, 1, 100, 700])
 @pytest.mark.parametrize("lse", [False, True], ids=["out", "lse"])
-def test_cut_contexts_are_merged(backend: Make, launcher: Any, window: int | None, lse: bool) -> None:
+def test_cut_contexts_are_merged(host_backend: Make, launcher: Any, window: int | None, lse: bool) -> None:
     """As many ranges as there may be, ragged lengths around their edges, some with a single range."""
     launcher.num_processors = 1000
     windows = () if window is None else (window,)
     required = frozenset({"lse"}) if lse else frozenset()
-    scene = scene_of(backend(windows=windows, required=required), (1, 127, 128, 129, 385, 1030))
+    scene = scene_of(host_backend(windows=windows, required=required), (1, 127, 128, 129, 385, 1030))
     layer = replace(scene.layer, window=window)
     scene.step([replace(span, count=span.count - 1) for span in scene.spans([0] * 6) if span.count > 1], layer)
     launcher.launches.clear()
@@ -81,11 +81,11 @@ def test_cut_contexts_are_merged(backend: Make, launcher: Any, window: int | Non
     assert [name.split("<")[0] for name in launcher.launches] == ["paged::write", "paged::decode", "paged::merge"]
 
 
-def test_the_same_numbers_come_out_however_contexts_are_cut(backend: Make, launcher: Any) -> None:
+def test_the_same_numbers_come_out_however_contexts_are_cut(host_backend: Make, launcher: Any) -> None:
     outs = []
     for num_processors in (1, 1000):
         launcher.num_processors = num_processors
-        scene = scene_of(backend(), (700, 40))
+        scene = scene_of(host_backend(), (700, 40))
         scene.step([Span(0, 0, 699), Span(1, 0, 39)])
         outs.append(scene.step(scene.spans([699, 39])).out)
     assert torch.allclose(outs[0], outs[1], atol=1e-6)
@@ -95,14 +95,14 @@ def test_the_same_numbers_come_out_however_contexts_are_cut(backend: Make, launc
 @pytest.mark.parametrize("order", ["reverse", "random"])
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("float32", "float32"), ("bfloat16", "bfloat16"), ("float16", FP8)])
 def test_threads_may_run_in_any_order(
-    backend: Make, launcher: Any, host: Any, dtype: str, kv_dtype: str, order: str
+    host_backend: Make, launcher: Any, host: Any, dtype: str, kv_dtype: str, order: str
 ) -> None:
     """To the bit: nothing depends on who comes first, so nobody reads what another is about to write."""
     launcher.num_processors = 1000
     outs = []
     for each in (host.Order("forward"), host.Order(order, 3)):
         launcher.order = each
-        scene = scene_of(backend(dtype=dtype, kv_dtype=kv_dtype), (300, 70, 1))
+        scene = scene_of(host_backend(dtype=dtype, kv_dtype=kv_dtype), (300, 70, 1))
         scene.step([Span(0, 0, 299), Span(1, 0, 30)])
         outs.append(scene.step(scene.spans([299, 30, 0])).out)
     assert torch.equal(*outs)
@@ -127,7 +127,7 @@ def test_rows_that_begin_between_vectors_are_read_and_written(backend: Make, nam
     tensors = dict(zip("qkv", scene.inputs(spans), strict=True))
     tensors["out"] = torch.full_like(tensors["q"], 7.0)
     aligned = tensors[name]
-    memory = torch.full((aligned.numel() + 8,), 7.0, dtype=aligned.dtype)
+    memory = torch.full((aligned.numel() + 8,), 7.0, dtype=aligned.dtype, device=aligned.device)
     begin = 3 - memory.data_ptr() // 2 % 8 % 2  # an odd element
     shifted = memory[begin : begin + aligned.numel()].view(aligned.shape)
     shifted.copy_(aligned)
@@ -136,7 +136,7 @@ def test_rows_that_begin_between_vectors_are_read_and_written(backend: Make, nam
     q, k, v, out = (tensors[each] for each in ("q", "k", "v", "out"))
     assert shifted.data_ptr() % 16
     scene.backend.forward(scene.layer, q, k, v, scene.cache, plan, out)
-    assert_same(out, scene.expected(spans).out, scene, spans, f"{name} at an odd offset")
+    assert_same(out.cpu(), scene.expected(spans).out, scene, spans, f"{name} at an odd offset")
     rest = torch.cat([memory[:begin], memory[begin + aligned.numel() :]])
     assert (rest == 7.0).all(), "what lies around it belongs to somebody else"
 
@@ -149,7 +149,7 @@ def test_angles_may_lie_anywhere(backend: Make, rotary_dim: int, offset: int) ->
     spans, layer = scene.spans([0, 0]), replace(scene.layer, rope=0)
     batch = scene.batch(spans)
     rows, half = batch.rope[0][0].shape
-    wide = [torch.full((rows, half + 5), 7.0) for _ in range(2)]
+    wide = [torch.full((rows, half + 5), 7.0, device=scene.need.device) for _ in range(2)]
     for memory, angles in zip(wide, batch.rope[0], strict=True):
         memory[:, offset : offset + half] = angles
     batch.rope = [(wide[0][:, offset : offset + half], wide[1][:, offset : offset + half])]
@@ -181,7 +181,8 @@ def test_nan_of_a_sequence_reaches_its_own_rows_only(backend: Make) -> None:
 def test_copies_move_whole_blocks_between_pools_of_any_size(backend: Make) -> None:
     """A block of 3,072 bytes is no multiple of what a block of threads moves."""
     made = backend(dtype="bfloat16", kv_dtype="bfloat16", num_heads=3, num_kv_heads=3, head_dim=32, block_size=8)
-    pools = [[torch.randn(made.layout(n).shape).bfloat16() for _ in range(3)] for n in (9, 5)]
+    device = made._need.device
+    pools = [[torch.randn(made.layout(n).shape, device=device).bfloat16() for _ in range(3)] for n in (9, 5)]
     before = [[cache.clone() for cache in pool] for pool in pools]
     pairs = np.array([[8, 0], [2, 4], [2, 1]], dtype=np.int64)
     made._copy(pools[0], pools[1], pairs)
@@ -192,8 +193,8 @@ def test_copies_move_whole_blocks_between_pools_of_any_size(backend: Make) -> No
     assert all(torch.equal(*each) for each in zip(pools[0], before[0], strict=True))
 
 
-def test_copies_of_nothing_launch_nothing(backend: Make, launcher: Any) -> None:
-    made = backend()
+def test_copies_of_nothing_launch_nothing(host_backend: Make, launcher: Any) -> None:
+    made = host_backend()
     made.copy_blocks([torch.zeros(made.layout(2).shape)], [])
     made.copy_blocks([], [BlockCopy(0, 1)])
     assert launcher.launches == []
@@ -216,4 +217,4 @@ def test_layers_of_a_step_allocate_nothing_but_what_they_return(backend: Make, m
     monkeypatch.setattr(module, "uploaded", forbidden)
     monkeypatch.setattr(torch, "empty", forbidden)
     scene.backend.forward(replace(layer, index=1), *inputs, scene.cache, plan, out)
-    assert_same(out, scene.expected(spans, layer).out, scene, spans, "the second layer")
+    assert_same(out.cpu(), scene.expected(spans, layer).out, scene, spans, "the second layer")

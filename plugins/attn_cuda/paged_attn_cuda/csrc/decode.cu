@@ -17,6 +17,7 @@ template <class T>
 __device__ __forceinline__ void store_nothing(
     T* out, float* lse, int64_t stride_out, const DecodeRows& rows, int num_heads, int head_dim, int threads) {
     T* to = out + rows.token * stride_out + static_cast<int64_t>(rows.first_head) * head_dim;
+#pragma unroll 1
     for (int i = threadIdx.x; i < rows.count * head_dim; i += threads) to[i] = Element<T>::rounded(0.0f);
     if (lse != nullptr && static_cast<int>(threadIdx.x) < rows.count)
         lse[static_cast<int64_t>(rows.token) * num_heads + rows.first_head + threadIdx.x] = MINUS_INFINITY;
@@ -108,9 +109,9 @@ __global__ void __launch_bounds__(DecodeShape<T, C, DIM>::WARPS* WARP) decode(
     }
     softmax.finish();
 
-    // Each warp leaves its sums [ROWS, DIM] where its tiles were.
+    // Each warp leaves its sums where tiles were.
     __syncthreads();
-    float* sums = reinterpret_cast<float*>(shared + Shape::QUERY_BYTES);  // [WARPS, ROWS, DIM]
+    float* sums = reinterpret_cast<float*>(shared + Shape::QUERY_BYTES);  // [WARPS, ROWS, SUMS_STRIDE]
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
         const int row = lane / 4 + 8 * below;
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(DecodeShape<T, C, DIM>::WARPS* WARP) decode(
                     float pair[2];
                     Columns<C, T>::get(o[0], i, half, below, pair);
                     store_vector<float, 2>(
-                        sums + (warp * ROWS + row) * DIM + Columns<C, T>::first(i, half, lane % 4), pair);
+                        sums + (warp * ROWS + row) * Shape::SUMS_STRIDE + Columns<C, T>::first(i, half, lane % 4), pair);
                 }
         }
     }
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(DecodeShape<T, C, DIM>::WARPS* WARP) decode(
         for (int w = 0; w < WARPS; ++w) {
             const float weight = device::exp2_fast(stats[(w * ROWS + row) * 2] - base);
             float part[4];
-            load_vector<float, 4>(sums + (w * ROWS + row) * DIM + dim, part);
+            load_vector<float, 4>(sums + (w * ROWS + row) * Shape::SUMS_STRIDE + dim, part);
             sum += weight * stats[(w * ROWS + row) * 2 + 1];
 #pragma unroll
             for (int i = 0; i < 4; ++i) result[i] += weight * part[i];

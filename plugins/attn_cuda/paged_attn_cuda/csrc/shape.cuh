@@ -15,7 +15,8 @@ struct DecodeShape {
     static constexpr int ROWS = 16;
     static constexpr int QUERY_BYTES = ROWS * Row<T, DIM>::BYTES;
     static constexpr int SHARED_BYTES = QUERY_BYTES + WARPS * STAGES * TILE_BYTES;
-    static_assert(WARPS * ROWS * DIM * 4 <= WARPS * STAGES * TILE_BYTES, "results of the warps fit where tiles were");
+    static constexpr int SUMS_STRIDE = DIM + 8;  // floats: rows of a result begin in different banks
+    static_assert(ROWS * SUMS_STRIDE * 4 <= STAGES * TILE_BYTES, "results of the warps fit where tiles were");
     static_assert(SPLIT_UNIT % (WARPS * KEYS) == 0, "ranges are whole tiles");
 };
 
