@@ -50,7 +50,7 @@ class Spy:
 
 
 def test_copies_take_turns_over_disjoint_pairs(plugins: Plugins, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    spy = Spy(site)
+    spy = Spy(dataclasses.replace(site, rotation=1 << 17))
     moves = Moves(plugins, Move("copy", HEADS, 2, layers=3), BACKEND, spy.site)
     assert moves.num_bytes == 2 * 3 * BLOCK_BYTES
     spy.watch(moves, monkeypatch)
@@ -60,7 +60,8 @@ def test_copies_take_turns_over_disjoint_pairs(plugins: Plugins, site: Site, mon
     seen: list[int] = []
     for name, (caches, copies) in spy.calls[:1]:
         assert (name, len(caches), len(copies)) == ("copy_blocks", 3, 2)
-    turns = -(-site.rotation // (2 * moves.num_bytes))
+    turns = -(-spy.site.rotation // (2 * moves.num_bytes))
+    assert 1 < turns <= len(spy.calls)
     for _, (_, copies) in spy.calls[:turns]:
         assert all(isinstance(copy, BlockCopy) for copy in copies)
         seen += [block for copy in copies for block in copy]

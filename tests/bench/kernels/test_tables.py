@@ -111,6 +111,7 @@ def test_a_gpus_goals_are_those_of_the_worst_large_case(gpu: Site) -> None:
         reading(small, 1.0, contiguous=0.1),
         reading(whole, product_s / 0.7, contiguous=product_s / 0.7 / 1.04),
         reading(few, 1.0, contiguous=0.1),
+        reading(whole, 1e3, backend=Backend("attn_x", 16, "float32")),
     ]
     (table,) = goal_tables(log, PEAKS, gpu)
     copied, multiplied, decoded, prefilled = table.as_json()["rows"]
