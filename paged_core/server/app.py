@@ -12,6 +12,7 @@ from paged_core.server.auth import Auth
 from paged_core.server.body_limit import BodyLimit
 from paged_core.server.gate import Gate
 from paged_core.server.limits import Admission
+from paged_core.server.protocol.models import ErrorBody
 from paged_core.server.request_ids import RequestIds
 from paged_core.server.settings import ServeSettings
 from paged_core.server.state import Server
@@ -36,6 +37,7 @@ def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
         docs_url="/docs" if settings.docs else None,
         redoc_url=None,
         redirect_slashes=False,
+        responses={"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}},
     )
     app.state.server = server
     for router in _ROUTERS:

@@ -27,7 +27,7 @@ router = APIRouter(route_class=JsonRoute)
 @router.post(
     "/v1/chat/completions",
     response_model=None,
-    responses={200: {"model": ChatResponse}},
+    responses={200: {"model": ChatResponse, "content": {"text/event-stream": {}}}},
     dependencies=[Depends(admitted)],
 )
 async def create_chat_completion(body: ChatRequest, request: Request, server: TheServer) -> Response:

@@ -26,7 +26,7 @@ DEFAULT_MAX_TOKENS = 16
 @router.post(
     "/v1/completions",
     response_model=None,
-    responses={200: {"model": CompletionResponse}},
+    responses={200: {"model": CompletionResponse, "content": {"text/event-stream": {}}}},
     dependencies=[Depends(admitted)],
 )
 async def create_completion(body: CompletionRequest, request: Request, server: TheServer) -> Response:

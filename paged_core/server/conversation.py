@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from paged_core.model.chat_template import RESERVED
 from paged_core.server.errors import invalid
+from paged_core.server.rendering import Conversation
 
 if TYPE_CHECKING:
     from paged_core.server.protocol.chat import ChatRequest
@@ -13,6 +14,19 @@ if TYPE_CHECKING:
 
 _NOT_VARIABLES = RESERVED | {"self"}
 ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def conversation_of(body: ChatRequest, settings: ServeSettings) -> Conversation:
+    """A conversation without tools. ApiError 400 for what cannot be one."""
+    if body.continue_final_message and body.add_generation_prompt:
+        raise invalid("continue_final_message does not go with add_generation_prompt", "continue_final_message")
+    return Conversation(
+        messages_of(body, settings),
+        variables=variables_of(body, settings),
+        add_special_tokens=bool(body.add_special_tokens),
+        plain_content=settings.plain_content,
+        continue_final=bool(body.continue_final_message),
+    )
 
 
 def messages_of(body: ChatRequest, settings: ServeSettings) -> list[dict[str, Any]]:

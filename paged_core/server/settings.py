@@ -39,6 +39,9 @@ class ServeSettings(Layered):
     max_tools: int = Field(128, ge=0, description="Most tools in one request.")
     max_template_kwargs: int = Field(32, ge=0, description="Most chat template variables in one request.")
     max_schema: Bytes = Field(2**18, ge=64, description="Largest JSON schema, grammar or regular expression.")
+    plain_content: bool = Field(
+        False, description="Control tokens spelt in the contents of a chat are text: no content can end its turn."
+    )
     timeout: float = Field(
         0.0, ge=0, description="Seconds a request may take when it names no timeout, and at most; 0 is no limit."
     )

@@ -37,3 +37,18 @@ class Health(BaseModel):
 
     status: str
     reason: str | None = None
+
+
+class ErrorDetail(BaseModel):
+    """What is wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    """Every answer that is an error."""
+
+    error: ErrorDetail

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paged_core.server.conversation import messages_of, variables_of
+from paged_core.server.conversation import conversation_of
 from paged_core.server.errors import invalid
 from paged_core.server.tools.plain import PlainTurn
 
@@ -18,5 +18,4 @@ def turn_for(server: Server, body: ChatRequest) -> Turn:
     """The turn of this request. ApiError 400 for messages or tools that are none."""
     if body.tools and body.tool_choice != "none":
         raise invalid("this server does not offer tools", "tools")
-    messages = messages_of(body, server.settings)
-    return PlainTurn(messages, variables_of(body, server.settings), bool(body.add_special_tokens))
+    return PlainTurn(conversation_of(body, server.settings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paged_core.server.rendering import Conversation, prompt_ids
 from paged_core.server.tools.turn import Piece, Text
 
 if TYPE_CHECKING:
@@ -29,16 +30,13 @@ class PlainReader:
 
 @dataclass(frozen=True, slots=True)
 class PlainTurn:
-    """`messages` are those of `conversation`; `variables` go to the template."""
+    """A turn whose prompt is the conversation and whose answer is text."""
 
-    messages: list[dict[str, Any]]
-    variables: dict[str, Any]
-    add_special_tokens: bool = False
+    chat: Conversation
 
     def prompt(self, tokenizer: Tokenizer) -> list[int]:
-        """The template's text as tokens; it writes its special tokens itself."""
-        text = tokenizer.apply_chat_template(self.messages, **self.variables)
-        return tokenizer.encode(text, add_special_tokens=self.add_special_tokens)
+        """The template's text as tokens."""
+        return prompt_ids(tokenizer, self.chat)
 
     def form(self) -> dict[str, Any] | None:
         """Free."""
