@@ -138,9 +138,6 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         softcap=spec.attention_softcap,
     )
     attention = plugins.select("attn", settings.attn, attention_need).provider
-    uses = {"fused_rope"} if spec.ropes else set()
-    if device == "cuda" and not settings.enforce_eager:
-        uses.add("graphs")
     sampler = plugins.select("sampler", settings.sampler, _sampler_need(settings, device, spec)).provider.name
     token_budget = _token_budget(settings, device, max_len)
     return ExecutorNeed(
@@ -160,7 +157,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         host_memory_bytes=settings.host_memory,
         threads=choose_threads(settings.threads) if device == "cpu" else settings.threads or 0,
         eos_token_ids=model.tokenizer.eos_token_ids,
-        attn_required=attention.capabilities & uses,
+        attn_required=attention.capabilities & _useful(settings, spec, device),
         cache_dir=str(cache_dir()),
         logprobs_mode=settings.logprobs_mode,
         quantization=settings.quantization,
@@ -168,6 +165,12 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         max_num_seqs=settings.max_num_seqs,
         enforce_eager=settings.enforce_eager,
     )
+
+
+def _useful(settings: Settings, spec: ModelSpec, device: str) -> set[str]:
+    """Capabilities of attention that the executor uses where they are offered."""
+    rotating = {"fused_rope"} if spec.ropes else set()
+    return rotating | ({"graphs"} if device == "cuda" and not settings.enforce_eager else set())
 
 
 def _sampler_need(settings: Settings, device: str, spec: ModelSpec) -> SamplerNeed:

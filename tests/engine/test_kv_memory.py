@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import pytest
+
 from paged_core.bench.shapes import SHAPES, RandomLoader
+from paged_core.engine import assemble
+from paged_core.engine.assemble import _useful
 from paged_core.engine.kv_memory import gpu_kv_memory, working_memory
 from paged_core.model.weights import num_parameters
 from paged_core.settings import Settings
@@ -31,3 +35,22 @@ def test_a_gpu_too_small_leaves_nothing():
 def test_working_memory_grows_with_the_step_and_stays_a_small_share():
     small, large = (working_memory(SPEC, "bfloat16", tokens, 64) for tokens in (1024, 8192))
     assert GIB < small < large < 4 * GIB
+
+
+def test_graphs_are_used_on_a_gpu_unless_told_otherwise():
+    def useful(device, **settings):
+        return _useful(Settings.load(**settings), SPEC, device)
+
+    assert useful("cuda") == {"fused_rope", "graphs"}
+    assert useful("cuda", enforce_eager=True) == useful("cpu") == {"fused_rope"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({"kv_memory": "3GiB"}, 3 * GIB), ({}, pool(40, 80)), ({"num_blocks": 4}, None)]
+)
+def test_a_gpu_is_asked_only_where_nobody_says(monkeypatch, settings, expected):
+    asked = []
+    monkeypatch.setattr(assemble, "gpu_memory", lambda: asked.append(1) or (40 * GIB, 80 * GIB))
+    found = assemble._kv_memory(Settings.load(**settings), SPEC, ("cuda", "bfloat16"), 8192)
+    assert expected is None or found == expected
+    assert bool(asked) == (not settings)
