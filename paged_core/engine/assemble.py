@@ -139,7 +139,6 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
     )
     attention = plugins.select("attn", settings.attn, attention_need).provider
     sampler = plugins.select("sampler", settings.sampler, _sampler_need(settings, device, spec)).provider.name
-    token_budget = _token_budget(settings, device, max_len)
     return ExecutorNeed(
         model=settings.model,
         spec=spec,
@@ -152,8 +151,8 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         block_size=settings.block_size,
         max_rows=2 * settings.max_num_seqs,
         max_len=max_len,
-        token_budget=token_budget,
-        kv_memory_bytes=_kv_memory(settings, spec, (device, dtype), token_budget),
+        token_budget=(budget := _token_budget(settings, device, max_len)),
+        kv_memory_bytes=_kv_memory(settings, spec, (device, dtype), budget),
         host_memory_bytes=settings.host_memory,
         threads=choose_threads(settings.threads) if device == "cpu" else settings.threads or 0,
         eos_token_ids=model.tokenizer.eos_token_ids,
