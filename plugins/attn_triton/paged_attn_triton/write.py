@@ -83,7 +83,7 @@ def write_kernel(
         _move(keys, slot_ptrs, inside, cos_ptrs, sin_ptrs, k_scale, HEAD_DIM, WIDTH, HALF, HALF_WIDTH, IN_CODES)
         slot_ptrs += NUM_KV_HEADS * BLOCK_SIZE * HEAD_DIM
         _move(values, slot_ptrs, inside, cos_ptrs, sin_ptrs, v_scale, HEAD_DIM, WIDTH, 0, HALF_WIDTH, IN_CODES)
-    else:
+    elif HALF > 0:  # else there is neither a program nor a buffer for queries
         queries = q_ptr + tokens * stride_q_token + (head - NUM_KV_HEADS) * HEAD_DIM
         targets = rotated_ptr + (tokens * NUM_HEADS + head - NUM_KV_HEADS) * HEAD_DIM
         _move(queries, targets, inside, cos_ptrs, sin_ptrs, 1.0, HEAD_DIM, WIDTH, HALF, HALF_WIDTH, False)
