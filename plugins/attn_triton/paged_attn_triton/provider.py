@@ -32,7 +32,6 @@ class TritonAttentionProvider(Provider[AttentionNeed, Attention]):
     kind: ClassVar[str] = "attn"
     api: ClassVar[int] = 1
     priority: ClassVar[int] = 90
-    devices: ClassVar[frozenset[str]] = frozenset({"cuda"})
     summary: ClassVar[str] = "paged decode and prefill on NVIDIA GPUs, kernels in Triton compiled on first use"
     Settings: ClassVar[type[PluginSettings]] = TritonAttentionSettings
     capabilities: ClassVar[frozenset[str]] = frozenset(
