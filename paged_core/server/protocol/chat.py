@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, WithJsonSchema
 
-from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage
+from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage, within
+
+_PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
+_MESSAGE = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {**_PART, "required": ["type", "text"]}}]},
+    },
+    "required": ["role", "content"],
+}
+Messages = Annotated[
+    list[dict[str, Any]], WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1}, mode="validation")
+]
+"""Checked by `conversation`, which has better words for what is wrong; described here."""
 
 
 class ChatRequest(SamplingBody):
@@ -24,10 +38,10 @@ class ChatRequest(SamplingBody):
         "web_search_options": "this server asks nobody",
     }
 
-    messages: list[dict[str, Any]]
-    max_completion_tokens: int | None = None
+    messages: Messages
+    max_completion_tokens: int | None = within(1)
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: int | None = within(0)
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None

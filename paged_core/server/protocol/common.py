@@ -32,6 +32,13 @@ class Body(BaseModel):
         return values
 
 
+def within(low: float, high: float | None = None) -> Any:
+    """A field that is absent by default, with the range that the API's description tells. The check, and its words,
+    are those of SamplingParams and of the operator's bounds."""
+    extra: dict[str, Any] = {"minimum": low} if high is None else {"minimum": low, "maximum": high}
+    return Field(default=None, json_schema_extra=extra)
+
+
 class StreamOptions(Body):
     """What a stream holds besides the answer."""
 
@@ -72,24 +79,24 @@ class SamplingBody(Body):
     """Fields of OpenAI and of vLLM that say how tokens are chosen; their meanings are those of `SamplingParams`."""
 
     model: str | None = None
-    n: int | None = None
-    best_of: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
+    n: int | None = within(1, 256)
+    best_of: int | None = within(1, 256)
+    temperature: float | None = within(0, 100)
+    top_p: float | None = within(0, 1)
+    top_k: int | None = within(-1)
+    min_p: float | None = within(0, 1)
     seed: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
+    presence_penalty: float | None = within(-2, 2)
+    frequency_penalty: float | None = within(-2, 2)
+    repetition_penalty: float | None = within(0.01, 100)
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    max_tokens: int | None = None
-    truncate_prompt_tokens: int | None = None
-    prompt_logprobs: int | None = None
+    min_tokens: int | None = within(0)
+    max_tokens: int | None = within(0)
+    truncate_prompt_tokens: int | None = within(-1)
+    prompt_logprobs: int | None = within(0)
     logprob_token_ids: list[int] | None = None
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
@@ -100,8 +107,8 @@ class SamplingBody(Body):
     structured_outputs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
     use_beam_search: bool | None = None
-    beam_width: int | None = None
-    length_penalty: float | None = None
+    beam_width: int | None = within(1, 256)
+    length_penalty: float | None = within(-10, 10)
     early_stopping: bool | str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -112,7 +119,9 @@ class SamplingBody(Body):
     cache_salt: str | None = Field(
         default=None, max_length=256, description="prompts share cached blocks only under one salt"
     )
-    timeout: float | None = Field(default=None, description="seconds after which the request is ended")
+    timeout: float | None = Field(
+        default=None, description="seconds after which the request is ended", json_schema_extra={"exclusiveMinimum": 0}
+    )
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = Field(default=None, description="logprobs name tokens as token_id:ID")
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage
+from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage, within
 
 
 class CompletionRequest(SamplingBody):
@@ -16,7 +16,7 @@ class CompletionRequest(SamplingBody):
 
     prompt: str | list[int] | list[str] | list[list[int]]
     echo: bool | None = None
-    logprobs: int | None = None
+    logprobs: int | None = within(0)
     add_special_tokens: bool | None = None
 
 

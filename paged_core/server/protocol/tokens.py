@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from paged_core.server.protocol.chat import Messages
 from paged_core.server.protocol.common import Body
 
 
@@ -14,7 +15,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
