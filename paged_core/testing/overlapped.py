@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.api.executor import Executor, KVCapacity, Ticket
+from paged_core.paging.allocator import PagedAllocator
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,10 +135,11 @@ class Overlapped(Executor):
         assert source.tolist() == expected, f"step {plan.step}: sources {source.tolist()}, they are {expected}"
 
     def _check_held(self, ticket: OverlappedTicket) -> None:
-        """No block that the step uses is free before it was collected."""
-        if self._engine is None:
+        """No block that the step uses is free before it was collected; only a PagedAllocator can be asked."""
+        allocator = None if self._engine is None else self._engine._ledger.allocator
+        if not isinstance(allocator, PagedAllocator):
             return
-        refs = self._engine._ledger.allocator.pool.refs  # type: ignore[attr-defined]
+        refs = allocator.pool.refs
         used = {slot // self._block_size for slots in (*ticket.reads, *ticket.writes) for slot in slots}
         freed = [block for block in used if refs[block] == 0]
         assert not freed, f"blocks {freed} were freed while step {ticket.plan.step} was in flight"

@@ -10,6 +10,7 @@ from paged_conformance.benches.recorder import Recorder
 from paged_core.api.allocator import AllocatorNeed
 from paged_core.api.params import SamplingParams
 from paged_core.testing.build import EngineShape, build_engine
+from paged_core.testing.overlapped import Overlapped
 from paged_core.testing.shadow import ShadowExecutor
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ def play(
     aborts: Mapping[int, Sequence[str]] | None = None,
     wrap: Callable[[Scheduler], Scheduler] = lambda inner: inner,
     step_s: float = 0.001,
+    in_flight: int = 1,
 ) -> Play:
     """Run `asks` to the end on a fresh engine; `aborts`: step -> ids that are aborted before it.
 
-    `wrap` wraps the scheduler inside the recorder.
+    `wrap` wraps the scheduler inside the recorder. `in_flight` 2: a step is submitted before the last was collected.
     """
     made: list[Recorder] = []
 
@@ -98,7 +100,9 @@ def play(
         return made[0]
 
     executor = ShadowExecutor(shape.block_size, step_s=step_s)
-    engine = build_engine(executor, shape, plugins=plugins, wrap_scheduler=record)
+    overlapped = Overlapped(executor, shape.block_size)
+    engine = build_engine(executor if in_flight == 1 else overlapped, shape, plugins=plugins, wrap_scheduler=record)
+    overlapped.watch(engine)
     run = Play(engine, executor, made[0])
     try:
         _drive(run, sorted(asks, key=lambda ask: ask.at), aborts or {})

@@ -37,7 +37,8 @@ TIGHT, AMPLE = 48, 1024
 
 
 def assert_equal_tokens(plugins: Plugins, num_slots: int, *, chunked: bool = True, **names: str) -> int:
-    """Law 15 over block sizes, prefix cache and budgets on a pool of `num_slots`; returns how many were preempted."""
+    """Law 15 over block sizes, prefix cache, budgets and one or two steps in flight on a pool of `num_slots`; returns
+    how many were preempted."""
     expected = undisturbed(plugins, ASKS)
     num_preempted = 0
     for block_size, cache, budget in itertools.product(BLOCK_SIZES, (True, False), (11, 64) if chunked else (64,)):
@@ -49,8 +50,10 @@ def assert_equal_tokens(plugins: Plugins, num_slots: int, *, chunked: bool = Tru
             continue
         sizes = {"num_blocks": num_blocks, "num_host_blocks": num_blocks, "block_size": block_size, "max_num_seqs": 8}
         choices = {"prefix_cache": cache, "token_budget": budget, "chunked_prefill": chunked}
-        done = play(plugins, shape_for(plugins, **sizes, **choices, **names), ASKS)
+        in_flight = 1 + (block_size + cache + budget // 64) % 2
+        done = play(plugins, shape_for(plugins, **sizes, **choices, **names), ASKS, in_flight=in_flight)
         setting = f"blocks of {block_size}, {num_blocks} of them, prefix cache {cache}, budget {budget}, {names}"
+        setting += f", {in_flight} in flight"
         assert done.error is None, f"{setting}: {done.error}"
         wrong = [ask for ask in ASKS if done.tokens[ask.id] != expected[ask.id]]
         assert not wrong, f"law 15: {setting}: {wrong[0]} gives {done.tokens[wrong[0].id]}"
