@@ -70,6 +70,7 @@ def main() -> None:
         for length in (1, 2, 16, 17, 255, 256, 4096, 100_003):
             step(backend, [length] * size, [1] * size, -(-length // 16))
             step(backend, [length + size] * 2, [size, 1], -(-length // 16) + 1)
+        step(backend, [40] * size, [3] * size, 5)
     print(json.dumps({name: len(keys) for name, keys in seen.items()}))
 
 

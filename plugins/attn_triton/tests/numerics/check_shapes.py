@@ -75,7 +75,7 @@ def test_the_parts_of_an_invariant_result_follow_from_its_length(create):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_everything_at_once(create, seed):
-    """Strided q, k, v and out, rotation of part of a head, windows, parts, padding, e4m3 by head, in a poisoned pool."""
+    """Strided q, k, v and out, rotation of part of a head, windows, parts, e4m3 by head, in a poisoned pool."""
     random = np.random.default_rng(seed)
     heads = HEADS[seed]
     kv_dtype = ("float8_e4m3fn", "float16")[seed % 2]
