@@ -253,7 +253,7 @@ class Engine:
         """Time the phases of every step from now on."""
         trace.watch(self, {"_step": "step"})
         trace.watch(self._scheduler, {"decide": "schedule"})
-        trace.watch(self._ledger, {"view": "view", "apply": "apply", "commit": "commit"})
+        trace.watch(self._ledger, {"view": "view", "apply": "apply", "advance": "advance", "commit": "commit"})
         trace.watch(self._executor, {"submit": "submit", "collect": "collect"})
         trace.watch(self._emitter, {"emit": "emit and detokenise"})
 
