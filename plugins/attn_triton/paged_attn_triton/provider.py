@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -12,6 +13,10 @@ from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 from paged_core.device.fitness import age_reasons, shape_reasons
 from paged_core.device.presence import cuda_presence
+
+if TYPE_CHECKING:
+    from paged_attn_triton.shapes import Shape
+    from paged_attn_triton.splits import SplitRule
 
 INTERPRETER = "TRITON_INTERPRET"
 _INTERPRETED_PROCESSORS = 8  # so that small steps are cut into parts in the interpreter, too
@@ -22,6 +27,9 @@ class TritonAttentionSettings(PluginSettings):
 
     split_tokens: int = Field(
         256, ge=1, description="least number of context tokens that a decode sets a program of its own to read"
+    )
+    tune: bool = Field(
+        False, description="measure tiles on this GPU when a backend is created; the choice is kept in the cache folder"
     )
 
 
@@ -73,7 +81,23 @@ class TritonAttentionProvider(Provider[AttentionNeed, Attention]):
             capability, num_processors = device.major * 10 + device.minor, device.multi_processor_count
         rule = InvariantSplits if "batch_invariant" in need.required else SplitRule
         splits = rule(need.num_kv_heads, num_processors, need.max_len, settings.split_tokens)
-        return TritonAttention(need, Shape.of(need, capability), splits)
+        shape = Shape.of(need, capability)
+        if settings.tune and need.device == "cuda":
+            shape = _tuned(need, shape, splits)
+        return TritonAttention(need, shape, splits)
+
+
+def _tuned(need: AttentionNeed, shape: Shape, splits: SplitRule) -> Shape:
+    """The shape with tiles measured on this GPU, by this run or an earlier one."""
+    import torch
+
+    from paged_attn_triton.measure import Stopwatch
+    from paged_attn_triton.tune import tuned
+
+    folder = Path(need.cache_dir) if need.cache_dir else Path.home() / ".triton"
+    shape = tuned(shape, torch.cuda.get_device_name(), folder / "kernels-triton", Stopwatch(need, splits))
+    torch.cuda.empty_cache()  # what was measured with is not there for long, and the KV pool takes what is free
+    return shape
 
 
 def _is_interpreted() -> bool:

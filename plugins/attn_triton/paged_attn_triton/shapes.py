@@ -21,7 +21,10 @@ _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, FP8: 1}
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes and types of one need, on a device of a compute capability such as 90 (0 = Triton's interpreter)."""
+    """Sizes and types of one need, on a device of a compute capability such as 90 (0 = Triton's interpreter).
+
+    A choice takes the place of the rule's; that of prefill serves layers without window and softcap.
+    """
 
     dtype: str
     kv_dtype: str
@@ -30,6 +33,8 @@ class Shape:
     head_dim: int
     block_size: int
     capability: int
+    decode_choice: Config | None = None
+    prefill_choice: Config | None = None
 
     @staticmethod
     def of(need: AttentionNeed, capability: int) -> Shape:
@@ -72,7 +77,7 @@ class Shape:
     @cached_property
     def decode_config(self) -> Config:
         """How decode is cut."""
-        return decode_config(self)
+        return self.decode_choice or decode_config(self)
 
     @cached_property
     def queries_per_tile(self) -> int:
@@ -109,7 +114,8 @@ class Shape:
 
     def prefill_config(self, has_window: bool, has_softcap: bool) -> Config:
         """How prefill is cut."""
-        return prefill_config(self, not (has_window or has_softcap))
+        plain = not (has_window or has_softcap)
+        return (plain and self.prefill_choice) or prefill_config(self, plain)
 
     def _attend_constants(self, config: Config, has_window: bool, has_softcap: bool) -> dict[str, object]:
         return {
