@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paged_core.server.cursor import Cursor, News
-from paged_core.server.logprobs import Offsets, completion_logprobs, prompt_logprobs
+from paged_core.server.logprobs import Offsets, Token, completion_logprobs, prompt_logprobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 
+    from paged_core.api.loader import Tokenizer
     from paged_core.api.output import RequestOutput
 
 
@@ -52,13 +53,22 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
+class Echo:
+    """The prompt's text at the beginning of an answer, and whether its special tokens are spelt in it."""
+
+    text: str
+    special_shown: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionShape:
-    """How the answer to a completion request looks. `echoes`: texts of the prompts to begin with, or None.
-    `hide_answer`: the prompt alone was asked for (max_tokens 0)."""
+    """How the answer to a completion request looks. `echoes`: for each prompt, where the answers begin with it.
+    `hide_answer`: the prompt alone was asked for (max_tokens 0). `special_shown`: special tokens are in the text."""
 
     n: int = 1
     num_logprobs: int | None = None
-    echoes: list[str] | None = None
+    echoes: list[Echo] | None = None
+    special_shown: bool = False
     hide_answer: bool = False
     show_prompt_logprobs: bool = False
     show_token_ids: bool = False
@@ -68,10 +78,10 @@ class CompletionShape:
 class CompletionAnswer:
     """One request's choices: index of the prompt x n + index of the branch."""
 
-    def __init__(self, head: Head, shape: CompletionShape, token_text: Callable[[int], str]) -> None:
+    def __init__(self, head: Head, shape: CompletionShape, tokenizer: Tokenizer) -> None:
         self._head = head
         self._shape = shape
-        self._token_text = token_text
+        self._tokenizer = tokenizer
         self._states: defaultdict[int, _State] = defaultdict(_State)
 
     def whole(self, outputs: list[RequestOutput]) -> dict[str, Any]:
@@ -106,10 +116,10 @@ class CompletionAnswer:
         shape, first = self._shape, not state.begun
         if shape.hide_answer:
             news = News("", [], [], "length")
-        echo = shape.echoes[prompt] if shape.echoes is not None and first else ""
+        echo = shape.echoes[prompt] if shape.echoes is not None and first else None
         choice: dict[str, Any] = {
-            "text": echo + news.text,
-            "logprobs": self._logprobs(output, news, state),
+            "text": news.text if echo is None else echo.text + news.text,
+            "logprobs": self._logprobs(output, news, echo, state),
             "finish_reason": news.finish_reason,
             "stop_reason": news.stop_reason,
         }
@@ -120,16 +130,19 @@ class CompletionAnswer:
             choice["token_ids"] = news.token_ids
         return choice
 
-    def _logprobs(self, output: RequestOutput, news: News, state: _State) -> dict[str, Any] | None:
+    def _logprobs(self, output: RequestOutput, news: News, echo: Echo | None, state: _State) -> dict[str, Any] | None:
         num = self._shape.num_logprobs
         if num is None:
             return None
-        tokens, positions = news.token_ids, list(news.logprobs)
-        if self._shape.echoes is not None and not state.begun:
-            tokens = [*output.prompt_token_ids, *tokens]
+        tokens, positions = self._tokens(news.token_ids, self._shape.special_shown), list(news.logprobs)
+        if echo is not None:
+            tokens = [*self._tokens(output.prompt_token_ids, echo.special_shown), *tokens]
             positions = [*(output.prompt_logprobs or ()), *positions]
-        texts = [(token, self._token_text(token)) for token in tokens]
-        return completion_logprobs(texts, positions, num, state.offsets, as_ids=self._shape.tokens_as_ids)
+        return completion_logprobs(tokens, positions, num, state.offsets, as_ids=self._shape.tokens_as_ids)
+
+    def _tokens(self, ids: list[int], special_shown: bool) -> list[Token]:
+        tokenizer = self._tokenizer
+        return [Token(one, tokenizer.token_text(one), special_shown or not tokenizer.is_special(one)) for one in ids]
 
 
 class _State:

@@ -7,9 +7,18 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from paged_core.server.answers import CompletionAnswer, CompletionShape, Head
+from paged_core.server.answers import CompletionAnswer, CompletionShape, Echo, Head
 from paged_core.server.errors import invalid
-from paged_core.server.generation import Job, check_length, field_names, final_outputs, named, outputs, routing
+from paged_core.server.generation import (
+    Job,
+    check_length,
+    field_names,
+    final_outputs,
+    named,
+    num_kept,
+    outputs,
+    routing,
+)
 from paged_core.server.presence import while_connected
 from paged_core.server.protocol.completions import CompletionRequest, CompletionResponse
 from paged_core.server.replies import json_response, streaming
@@ -33,7 +42,7 @@ async def create_completion(body: CompletionRequest, request: Request, server: T
     """Continue a prompt (text or token ids), or each of a list of prompts."""
     model = server.check_model(body.model)
     job, shape = await while_connected(request, _job(server, request, body))
-    answer = CompletionAnswer(Head.new("cmpl", "text_completion", model), shape, server.tokenizer.token_text)
+    answer = CompletionAnswer(Head.new("cmpl", "text_completion", model), shape, server.tokenizer)
     if body.stream:
         return await open_stream(request, answer.chunks(outputs(server, job), streaming(body)))
     return json_response(answer.whole(await while_connected(request, final_outputs(server, job))))
@@ -47,10 +56,12 @@ async def _job(server: Server, request: Request, body: CompletionRequest) -> tup
         ids = await server.in_thread(_encoded, server, prompts, body.add_special_tokens is not False)
     for one in ids:
         check_length(server, one, params)
+    kept = [one[len(one) - num_kept(server, one, params) :] for one in ids]
     shape = CompletionShape(
         n=params.n,
         num_logprobs=body.logprobs,
-        echoes=await server.in_thread(_texts, server, prompts) if body.echo else None,
+        echoes=await server.in_thread(_echoes, server, prompts, ids, kept) if body.echo else None,
+        special_shown=body.skip_special_tokens is False,
         hide_answer=_only_prompt(body),
         show_prompt_logprobs=body.prompt_logprobs is not None,
         show_token_ids=bool(body.return_token_ids),
@@ -90,10 +101,12 @@ def _encoded(server: Server, prompts: list[Any], special: bool) -> list[list[int
     return [tokenizer.encode(one, special) if isinstance(one, str) else one for one in prompts]
 
 
-def _texts(server: Server, prompts: list[Any]) -> list[str]:
-    """The prompts as text. Ids that no token has are the engine's to refuse: they read as nothing here."""
+def _echoes(server: Server, prompts: list[Any], ids: list[list[int]], kept: list[list[int]]) -> list[Echo]:
+    """The prompts as text: as given, or what is kept of them. Ids that no token has are the engine's to refuse."""
     known = range(server.facts.vocab_size)
     return [
-        one if isinstance(one, str) else server.tokenizer.decode([token for token in one if token in known], False)
-        for one in prompts
+        Echo(given, special_shown=False)
+        if isinstance(given, str) and len(whole) == len(part)
+        else Echo(server.tokenizer.decode([token for token in part if token in known], False), special_shown=True)
+        for given, whole, part in zip(prompts, ids, kept, strict=True)
     ]

@@ -59,13 +59,17 @@ def routing(server: Server, request: Request, body: SamplingBody) -> dict[str, A
     return {name: value for name, value in values.items() if value is not None}
 
 
+def num_kept(server: Server, ids: list[int], params: SamplingParams) -> int:
+    """Tokens of the prompt that truncate_prompt_tokens leaves."""
+    asked = params.truncate_prompt_tokens
+    if asked is None:
+        return len(ids)
+    return min(len(ids), asked if asked > 0 else max(1, server.facts.max_model_len - (params.max_tokens or 1)))
+
+
 def check_length(server: Server, ids: list[int], params: SamplingParams) -> None:
     """400 when prompt and answer together exceed the model. What else can be wrong with a prompt the engine says."""
-    longest, most = server.facts.max_model_len, params.max_tokens
-    num = len(ids)
-    if params.truncate_prompt_tokens is not None:
-        room = max(1, longest - (most or 1))
-        num = min(num, room if params.truncate_prompt_tokens == -1 else params.truncate_prompt_tokens)
+    longest, most, num = server.facts.max_model_len, params.max_tokens, num_kept(server, ids, params)
     if most is not None and num < longest < num + most:
         raise invalid(
             f"this model takes {longest} tokens, prompt and answer together; the prompt has {num} and max_tokens asks "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from paged_core.model.token_text import text_bytes
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 _UNRANKED = 1 << 62
 
 
+class Token(NamedTuple):
+    """A token of a text; `shown`: its own text is part of that."""
+
+    id: int
+    text: str
+    shown: bool = True
+
+
 class Offsets:
     """Where each token of a text begins, in characters; a token that begins inside a character begins with it."""
 
@@ -24,25 +32,26 @@ class Offsets:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._num = 0
 
-    def next(self, text: str) -> int:
+    def next(self, token: Token) -> int:
         """Of the next token."""
         begin = self._num
-        self._num += len(self._decoder.decode(text_bytes(text)))
+        if token.shown:
+            self._num += len(self._decoder.decode(text_bytes(token.text)))
         return begin
 
 
 def completion_logprobs(
-    tokens: Sequence[tuple[int, str]], positions: Sequence[Position], num: int, offsets: Offsets, *, as_ids: bool
+    tokens: Sequence[Token], positions: Sequence[Position], num: int, offsets: Offsets, *, as_ids: bool
 ) -> dict[str, Any]:
-    """The form of completions: four lists, one entry a token (id, text). `as_ids`: tokens are named by id."""
+    """The form of completions: four lists, one entry a token. `as_ids`: tokens are named by id."""
     result: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
-    for (token, text), position in zip(tokens, positions, strict=True):
-        mine = position[token] if position else None
-        result["text_offset"].append(offsets.next(text))
+    for token, position in zip(tokens, positions, strict=True):
+        mine = position[token.id] if position else None
+        result["text_offset"].append(offsets.next(token))
         result["token_logprobs"].append(mine.logprob if mine else None)
-        result["tokens"].append(f"token_id:{token}" if as_ids else text)
+        result["tokens"].append(f"token_id:{token.id}" if as_ids else token.text)
         best = {_name(one, value, as_ids): value.logprob for one, value in _best(position, num)}
-        result["top_logprobs"].append({**best, _name(token, mine, as_ids): mine.logprob} if mine else None)
+        result["top_logprobs"].append({**best, _name(token.id, mine, as_ids): mine.logprob} if mine else None)
     return result
 
 

@@ -46,4 +46,4 @@ class RequestIds:
             await self._app(scope, receive, send_named)
         finally:
             took = time.monotonic() - arrived
-            log.info("%s %s %d %.3f s %s", scope["method"], scope["path"], status, took, mine.decode())
+            log.info("%s %a %d %.3f s %s", scope["method"], scope["path"], status, took, mine.decode())

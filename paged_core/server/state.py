@@ -93,5 +93,7 @@ TheServer = Annotated[Server, Depends(the_server)]
 
 async def admitted(server: TheServer) -> AsyncIterator[None]:
     """Dependency of the routes that generate: in the house until the last byte of the answer has been sent."""
+    if not server.llm.is_running:
+        raise ApiError(503, "the engine has stopped; the server's log says why", code="engine_dead")
     with server.admission.enter(1):
         yield

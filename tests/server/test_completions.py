@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from paged_core.server.protocol.completions import CompletionResponse
+from paged_core.testing.tokenizer import ByteTokenizer
 
 PATH = "/v1/completions"
 GREEDY = {"temperature": 0, "max_tokens": 12}
@@ -180,6 +181,37 @@ def test_offsets_of_tokens_are_those_of_their_characters(house):
     assert choice["logprobs"]["text_offset"] == [0, 0, 1]
     assert choice["logprobs"]["tokens"] == ["bytes:\\xc3", "bytes:\\xa9", "a"]
     assert choices(server.post(PATH, {"prompt": "a", **GREEDY}))[0]["text"] == "Hi\U0001f600!"
+
+
+def test_special_tokens_that_a_prompt_is_given_are_not_counted_into_its_text(house):
+    server = house(table=True, shape={"tokenizer": ByteTokenizer(add_bos=True)})
+    scored = {"echo": True, "logprobs": 0, "max_tokens": 0}
+    (choice,) = choices(server.post(PATH, {"prompt": "ab", **scored}))
+    assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["<s>", "a", "b"])
+    assert choice["logprobs"]["text_offset"] == [0, 0, 1]
+    (choice,) = choices(server.post(PATH, {"prompt": [257, 97, 98], **scored}))
+    assert choice["text"] == "<s>ab"
+    assert choice["logprobs"]["text_offset"] == [0, 3, 4]
+    assert choices(server.post(PATH, {"prompt": "ab", "add_special_tokens": False, **scored}))[0]["logprobs"][
+        "tokens"
+    ] == ["a", "b"]
+
+
+def test_what_truncation_leaves_of_a_prompt_is_what_is_echoed(house):
+    server = house(table=True)
+    body = {"prompt": "abcdef", "truncate_prompt_tokens": 2, "echo": True, "logprobs": 0, "max_tokens": 0}
+    (choice,) = choices(server.post(PATH, body))
+    assert choice["text"] == "ef"
+    assert choice["logprobs"]["tokens"] == ["e", "f"]
+    (whole,) = choices(server.post(PATH, {**body, "truncate_prompt_tokens": 9}))
+    assert whole["text"] == "abcdef"
+
+
+def test_s04_the_score_of_a_prompt_can_be_streamed(house):
+    server = house(table=True)
+    events = server.stream(PATH, {"prompt": "abcd", "echo": True, "max_tokens": 0, "logprobs": 1})
+    assert [event["choices"][0]["text"] for event in events[:-1]] == ["abcd"]
+    assert events[0]["choices"][0]["finish_reason"] == "length"
 
 
 def test_m09_masked_tokens_are_strict_json(house):
