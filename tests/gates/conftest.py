@@ -19,7 +19,7 @@ def hold():
         table = gate_table.read()
         compiler, found = gate_table.measure(plugin, arch)
         same = compiler == table[plugin]["compiler"]
-        known, largest = gate_table.of_arch(table, plugin, arch), gate_table.LARGEST_BLOCK[arch]
+        known, largest = gate_table.of_arch(table, plugin, arch), gate_table.largest_block(plugin, arch)
         faults = gate_table.objections(known, found, largest, same_compiler=same)
         assert not faults, "\n".join([f"{plugin} for {arch} ({compiler}):", *faults])
         if not same:

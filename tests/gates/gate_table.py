@@ -18,11 +18,19 @@ PROGRAMS = {"attn_cuda": FOLDER / "measure_cuda.py", "attn_triton": FOLDER / "me
 ARCHS = ("sm_80", "sm_90", "sm_100")
 GROWING = ("registers", "stack", "static_shared", "dynamic_shared")
 UPDATE = "python scripts/update_gates.py"
-LARGEST_BLOCK = {"sm_80": 99 * 1024, "sm_90": 227 * 1024, "sm_100": 227 * 1024}
-"""Bytes of shared memory a block may have. What is compiled for sm_80 also runs on 8.6 and 8.9, which have least."""
+_LEAST_SHARED = 99 * 1024  # of GPUs of 8.6, 8.9 and 12.0
+_SHARED = {"sm_80": _LEAST_SHARED, "sm_90": 227 * 1024, "sm_100": 227 * 1024}
 
 Kernels = dict[str, dict[str, Any]]
 """Figures by kernel, of one plugin and architecture."""
+
+
+def largest_block(plugin: str, arch: str) -> int:
+    """Bytes of shared memory that a block may have: what is compiled for sm_80 also runs on 8.6 and 8.9.
+
+    attn_cuda launches with the same sizes on every GPU, so there the least counts.
+    """
+    return _LEAST_SHARED if plugin == "attn_cuda" else _SHARED[arch]
 
 
 def measure(plugin: str, arch: str) -> tuple[str, Kernels]:
