@@ -56,6 +56,21 @@ def test_sound_twins_compute_what_they_should(launcher: HostLauncher) -> None:
     assert torch.equal(results(launcher, "fetch<0>", 64, x)[0], x)
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: f"{order.schedule}{order.seed or ''}")
+def test_vectors_are_read_behind_a_barrier_in_whatever_order(launcher: HostLauncher, order: Order) -> None:
+    launcher.order = order
+    x, y = torch.randn(256), torch.empty(256)
+    for meet in (2, 3):
+        launcher.kernel("faults.cu", f"faults::matrices_of_others<{meet}>")((2, 1, 1), 32, 0, arguments(x))
+    launcher.kernel("faults.cu", "faults::vectors_of_another_warp<true>")((2, 1, 1), 64, 0, arguments(x, y))
+    assert torch.equal(y, x.roll(128))
+    said = "reads shared memory that thread .* has written, and no barrier lies between"
+    for meet in (0, 1):
+        assert re.search(said, fault(launcher, f"matrices_of_others<{meet}>", 32, arguments(x)))
+    if order.schedule in ("forward", "reverse"):  # the other warp has written already; else NaN is read
+        assert re.search(said, fault(launcher, "vectors_of_another_warp<false>", 64, arguments(x, y)))
+
+
 @pytest.mark.parametrize("in_flight", [-1, 1])
 def test_a_missing_wait_leaves_nan(launcher: HostLauncher, in_flight: int) -> None:
     forward, reverse, *random = results(launcher, f"fetch<{in_flight}>", 64, torch.randn(256))

@@ -5,6 +5,7 @@
 #include "numbers.h"
 #include "runtime.h"
 
+#define PAGED_HOST_PLACE paged_host::Place place = paged_host::Place::here()
 #define __global__
 #define __device__
 #define __host__
@@ -67,11 +68,11 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 template <typename T>
 inline T __ldg(const T* address) { return *address; }
 
-inline void __syncthreads(paged_host::Place place = paged_host::Place::here()) { paged_host::barrier(place); }
+inline void __syncthreads(PAGED_HOST_PLACE) { paged_host::barrier(place); }
 inline void __threadfence() { paged_host::pause(); }
 inline void __threadfence_block() { paged_host::pause(); }
 
-inline void __syncwarp(unsigned mask = 0xffffffffu, paged_host::Place place = paged_host::Place::here()) {
+inline void __syncwarp(unsigned mask = 0xffffffffu, PAGED_HOST_PLACE) {
     paged_host::collective(paged_host::Collective::syncwarp, mask, nullptr, place);
 }
 
@@ -98,40 +99,38 @@ inline unsigned lane() { return threadIdx.x % 32; }
 }  // namespace paged_host
 
 template <typename T>
-inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, paged_host::Place place = paged_host::Place::here()) {
+inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, PAGED_HOST_PLACE) {
     unsigned segment = paged_host::lane() & ~(width - 1u);
     return paged_host::shuffle(mask, value, segment | (static_cast<unsigned>(source) & (width - 1u)), place);
 }
 
 template <typename T>
-inline T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32, paged_host::Place place = paged_host::Place::here()) {
+inline T __shfl_xor_sync(unsigned mask, T value, int other, int width = 32, PAGED_HOST_PLACE) {
     unsigned lane = paged_host::lane(), source = lane ^ static_cast<unsigned>(other);
     return paged_host::shuffle(mask, value, source > (lane | (width - 1u)) ? lane : source, place);
 }
 
 template <typename T>
-inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32,
-                          paged_host::Place place = paged_host::Place::here()) {
+inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, PAGED_HOST_PLACE) {
     unsigned lane = paged_host::lane(), source = lane + by;
     return paged_host::shuffle(mask, value, source > (lane | (width - 1u)) ? lane : source, place);
 }
 
 template <typename T>
-inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32,
-                        paged_host::Place place = paged_host::Place::here()) {
+inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, PAGED_HOST_PLACE) {
     unsigned lane = paged_host::lane();
     return paged_host::shuffle(mask, value, (lane & (width - 1u)) < by ? lane : lane - by, place);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate, paged_host::Place place = paged_host::Place::here()) {
+inline unsigned __ballot_sync(unsigned mask, int predicate, PAGED_HOST_PLACE) {
     return paged_host::ballot(mask, predicate != 0, place);
 }
 
-inline int __any_sync(unsigned mask, int predicate, paged_host::Place place = paged_host::Place::here()) {
+inline int __any_sync(unsigned mask, int predicate, PAGED_HOST_PLACE) {
     return paged_host::ballot(mask, predicate != 0, place) != 0;
 }
 
-inline int __all_sync(unsigned mask, int predicate, paged_host::Place place = paged_host::Place::here()) {
+inline int __all_sync(unsigned mask, int predicate, PAGED_HOST_PLACE) {
     return paged_host::ballot(mask, predicate != 0, place) == mask;
 }
 

@@ -11,14 +11,14 @@ struct alignas(16) vec16 {
 };
 
 inline vec16 load16(const void* address, Place place = Place::here()) {
-    paged_host::require_aligned(address, 16, place);
+    paged_host::check_load(address, place);
     return *static_cast<const vec16*>(address);
 }
 
 inline vec16 load16_streaming(const void* address, Place place = Place::here()) { return load16(address, place); }
 
 inline void store16(void* address, const vec16& value, Place place = Place::here()) {
-    paged_host::require_aligned(address, 16, place);
+    paged_host::check_store(address, place);
     *static_cast<vec16*>(address) = value;
 }
 

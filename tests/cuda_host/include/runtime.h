@@ -72,7 +72,10 @@ void wait_copies(unsigned groups_in_flight);
 
 // Ends the launch with an error that names kernel, block and thread.
 [[noreturn]] void fail(Place place, const char* format, ...) __attribute__((format(printf, 2, 3)));
-void require_aligned(const void* address, std::size_t bytes, Place place);
+
+// Accesses of 16 bytes: aligned; and what another thread has written to shared memory is read behind a barrier only.
+void check_load(const void* address, Place place);
+void check_store(void* address, Place place);
 
 #pragma GCC visibility pop
 

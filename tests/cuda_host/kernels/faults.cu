@@ -68,6 +68,32 @@ __global__ void overwrite(const float* x, float* y) {
     cp_async_wait<0>();
 }
 
+// Lanes that multiply or shuffle wait for each other; what they wrote is not ordered by that.
+template <int Meet>
+__global__ void matrices_of_others(const float* x) {
+    PAGED_SHARED(vec16, buffer, 32);
+    std::uint32_t r[4];
+    store16(&buffer[threadIdx.x], load16(x + threadIdx.x * 4));
+    if (Meet == 1) __shfl_xor_sync(all, 1, 1);
+    if (Meet == 2) __syncwarp();
+    if (Meet == 3) __syncthreads();
+    ldmatrix_x4(r, &buffer[(threadIdx.x + 1) % 32]);
+}
+
+// A warp has met, but not the block.
+template <bool Barrier>
+__global__ void vectors_of_another_warp(const float* x, float* y) {
+    PAGED_SHARED(vec16, buffer, 64);
+    unsigned thread = threadIdx.x;
+    cp_async_16(&buffer[thread], x + thread * 4, true);
+    cp_async_commit();
+    cp_async_wait<0>();
+    __syncwarp();
+    store16(y + thread * 4, load16(&buffer[thread ^ 1]));
+    if (Barrier) __syncthreads();
+    store16(y + thread * 4, load16(&buffer[thread ^ 32]));
+}
+
 __global__ void part_of_the_block_meets() {
     if (threadIdx.x < 64) __syncthreads();
 }
@@ -111,7 +137,9 @@ __global__ void reads_a_lane_outside(int* y) {
 
 __global__ void forgets_itself() { __syncwarp(1u << (threadIdx.x + 1) % 32); }
 
-__global__ void reads_global(const float* x, float* y, int offset) { y[threadIdx.x] = x[static_cast<int>(threadIdx.x) + offset]; }
+__global__ void reads_global(const float* x, float* y, int offset) {
+    y[threadIdx.x] = x[static_cast<int>(threadIdx.x) + offset];
+}
 
 __global__ void writes_global(float* y, int offset) { y[static_cast<int>(threadIdx.x) + offset] = 1.0f; }
 

@@ -14,8 +14,12 @@ __global__ void narrow_bf16(const float* x, uint16_t* y) { y[index()] = to_bf16(
 __global__ void narrow_f16(const float* x, uint16_t* y) { y[index()] = to_f16(x[index()]); }
 __global__ void narrow_e4m3(const float* x, uint8_t* y) { y[index()] = to_e4m3(x[index()]); }
 
-__global__ void pack_pairs_bf16(const float* x, uint32_t* y) { y[index()] = pack_bf16(x[2 * index()], x[2 * index() + 1]); }
-__global__ void pack_pairs_f16(const float* x, uint32_t* y) { y[index()] = pack_f16(x[2 * index()], x[2 * index() + 1]); }
+__global__ void pack_pairs_bf16(const float* x, uint32_t* y) {
+    y[index()] = pack_bf16(x[2 * index()], x[2 * index() + 1]);
+}
+__global__ void pack_pairs_f16(const float* x, uint32_t* y) {
+    y[index()] = pack_f16(x[2 * index()], x[2 * index() + 1]);
+}
 
 __global__ void widen_four_bf16(const uint32_t* x, uint32_t* y) {
     paged::device::widen_bf16(x[index()], y[2 * index()], y[2 * index() + 1]);

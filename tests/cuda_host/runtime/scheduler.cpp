@@ -80,6 +80,7 @@ void give_way(Place place) {
 }
 
 void release_barrier() {
+    meet_in_block();
     for (unsigned warp = 0; warp < state.num_warps; ++warp) state.warps[warp].ready = state.warps[warp].present;
     for (unsigned thread = 0; thread < state.launch->threads; ++thread)
         state.fibers[thread].waiting = Waiting::nothing;
@@ -198,6 +199,8 @@ void run_block() {
         fiber.waiting = Waiting::nothing;
         fiber.copies.clear();
         fiber.first_copy = fiber.committed = 0;
+        fiber.written.clear();
+        fiber.first_unmet = 0;
         start_context(fiber.context, stack, bytes, fiber_main);
     }
     unsigned first = state.schedule == Schedule::forward ? 0 : threads - 1;

@@ -22,6 +22,7 @@ struct Guarded {
     std::size_t mapped = 0;  // without the guards
     std::size_t bytes = 0;
     bool in_use = false;     // poisoned for this block
+    std::vector<Writer> writers;  // one for 16 bytes
 
     unsigned char* begin() const { return pages + mapped - rounded(); }
     std::size_t rounded() const { return (bytes + 15) / 16 * 16; }
@@ -46,6 +47,7 @@ std::vector<Guarded> arrays;  // the static ones of all kernels so far
 
 void fill(Guarded& array) {
     std::memset(array.pages, poison, array.mapped);
+    array.writers.assign(array.rounded() / 16, 0);
     array.in_use = true;
 }
 
@@ -67,7 +69,10 @@ void check(const Guarded& array, const char* what) {
         }
 }
 
-void deliver(const Copy& copy) { std::memcpy(copy.target, copy.bytes, sizeof copy.bytes); }
+void deliver(Fiber& fiber, const Copy& copy) {
+    std::memcpy(copy.target, copy.bytes, sizeof copy.bytes);
+    note_write(fiber, copy.target);
+}
 
 }  // namespace
 
@@ -130,25 +135,36 @@ void describe_shared(std::uintptr_t address, char* text, std::size_t size) {
     for (const Guarded& array : arrays) describe(array, "static");
 }
 
-void require_aligned(const void* address, std::size_t bytes, Place place) {
-    if (reinterpret_cast<std::uintptr_t>(address) % bytes != 0)
-        fail(place, "an access of %zu bytes at %p, which is no multiple of that", bytes, address);
+Writer* writer_of(const void* address) {
+    auto find = [address](Guarded& array) {
+        auto offset = static_cast<std::size_t>(static_cast<const unsigned char*>(address) - array.begin());
+        return &array.writers[offset / 16];
+    };
+    if (dynamic.holds(address, 1)) return find(dynamic);
+    for (Guarded& array : arrays)
+        if (array.holds(address, 1)) return find(array);
+    return nullptr;
+}
+
+void require_aligned(const void* address, Place place) {
+    if (reinterpret_cast<std::uintptr_t>(address) % 16 != 0)
+        fail(place, "an access of 16 bytes at %p, which is no multiple of that", address);
 }
 
 void begin_copy(void* shared, const void* global, bool valid, Place place) {
     Fiber& fiber = *state.current;
     fiber.place = place;  // for the report, should reading fault
-    require_aligned(shared, 16, place);
+    require_aligned(shared, place);
     if (!in_shared(shared, 16)) fail(place, "cp.async writes to %p, outside shared memory", shared);
     Copy copy{shared, fiber.committed, {}};
     if (valid) {
-        require_aligned(global, 16, place);
+        require_aligned(global, place);
         if (in_shared(global, 1)) fail(place, "cp.async reads from shared memory");
         std::memcpy(copy.bytes, global, 16);
     }
     // A copy may arrive at any time before its wait. At the latest in an ordered schedule, so that a missing wait
     // shows; under a random one sometimes at once, so that a target still being read shows as well.
-    if (state.schedule == Schedule::random && draw() % 2 == 0) return deliver(copy);
+    if (state.schedule == Schedule::random && draw() % 2 == 0) return deliver(fiber, copy);
     std::memset(shared, poison, 16);
     fiber.copies.push_back(copy);
 }
@@ -159,7 +175,7 @@ void deliver_copies(Fiber& fiber, unsigned groups_in_flight) {
     while (fiber.first_copy < fiber.copies.size()) {
         const Copy& copy = fiber.copies[fiber.first_copy];
         if (copy.group + groups_in_flight >= fiber.committed) return;
-        deliver(copy);
+        deliver(fiber, copy);
         ++fiber.first_copy;
     }
     fiber.copies.clear();

@@ -22,6 +22,10 @@ struct Copy {
     unsigned char bytes[16];
 };
 
+// Who wrote 16 bytes of shared memory last: thread + 1, and whether its warp has met since; 0 once the block has.
+using Writer = std::uint16_t;
+constexpr Writer met_warp = 0x8000;
+
 // One thread of the block.
 struct Fiber {
     Context context;
@@ -34,6 +38,8 @@ struct Fiber {
     std::vector<Copy> copies;
     unsigned first_copy = 0;  // those before it have arrived
     unsigned committed = 0;
+    std::vector<Writer*> written;  // since the block met
+    std::size_t first_unmet = 0;   // those from here on since the warp met
 };
 
 struct Warp {
@@ -76,6 +82,11 @@ inline std::uint32_t draw() {
     return static_cast<std::uint32_t>(state.random >> 33);
 }
 
+// races.cpp: `fiber` writes 16 bytes; reads them; the lanes of a mask meet; the block does.
+void note_write(Fiber& fiber, void* address);
+void require_met(const Fiber& fiber, const void* address, Place place);
+void meet_in_warp(std::uint32_t mask, Fiber* lanes);
+void meet_in_block();
 // scheduler.cpp
 void run_block();
 // stacks.cpp: the lowest address, and the size, of a thread's stack.
@@ -90,6 +101,8 @@ void prepare_shared(std::size_t bytes);
 void start_shared();
 void check_shared();
 bool in_shared(const void* address, std::size_t bytes);
+Writer* writer_of(const void* address);  // nullptr: not in shared memory
+void require_aligned(const void* address, Place place);
 void deliver_copies(Fiber& fiber, unsigned groups_in_flight);
 // Tells where an address lies if shared memory is near; else an empty text.
 void describe_shared(std::uintptr_t address, char* text, std::size_t size);

@@ -46,6 +46,7 @@ void load_matrices(Fiber* lanes, bool transposed, Place place) {
         if (reinterpret_cast<std::uintptr_t>(row) % 16 != 0)
             fail(place, "lane %d gives ldmatrix the address %p, which is no multiple of 16", lane, row);
         if (!in_shared(row, 16)) fail(place, "lane %d gives ldmatrix the address %p outside shared memory", lane, row);
+        require_met(lanes[lane], row, place);
         std::memcpy(rows[lane], row, 16);
     }
     for (int lane = 0; lane < 32; ++lane) {
@@ -109,7 +110,7 @@ void perform(Collective kind, std::uint32_t mask, Fiber* lanes, Place place) {
         case Collective::ldmatrix_trans: return load_matrices(lanes, true, place);
         case Collective::mma_bf16: return multiply(lanes, [](std::uint16_t bits) { return bf16_to_float(bits); });
         case Collective::mma_f16: return multiply(lanes, [](std::uint16_t bits) { return f16_to_float(bits); });
-        case Collective::syncwarp: return;
+        case Collective::syncwarp: return meet_in_warp(mask, lanes);
     }
 }
 
