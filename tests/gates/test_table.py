@@ -166,4 +166,7 @@ def test_the_script_says_what_changed(repository):
     assert added.startswith("+ added")
     assert gone == "- gone"
     assert changed == "  k: registers 96 -> 90"
+    rows = {"k": {"sm_80": figures(**SPILLING, reason=""), "sm_90": figures(**SPILLING, reason="once")}}
+    (line,) = script.unexplained({"attn_cuda": {"kernels": rows}})
+    assert line.startswith("attn_cuda sm_80 k: spills")
     assert Path(script.table.__file__) == Path(table.__file__)
