@@ -2,8 +2,8 @@
 
     python scripts/update_gates.py [attn_cuda] [attn_triton]
 
-Needs no GPU and no driver. Prints what changed and what the gate will object to: a kernel that spills gets an empty reason,
-which fails until somebody writes there why it is worth it.
+Needs no GPU and no driver. Prints what changed and what the gate will object to: a kernel that spills gets an empty
+reason, which fails until somebody writes there why it is worth it.
 """
 
 from __future__ import annotations
