@@ -226,7 +226,7 @@ class AsyncLLM:
         delta = call.params is not None and call.params.output_kind is RequestOutputKind.DELTA
         routing = dict(call.routing)
         if (timeout := routing.pop("timeout", None)) is not None:
-            routing["deadline"] = self.engine._clock.now() + timeout
+            routing["deadline"] = self.engine.now + timeout
         for i, (key, prompt) in enumerate(zip(call.keys, call.prompts, strict=True)):
             try:
                 self.engine.add_request(key, prompt, call.params, stream=True, **routing)

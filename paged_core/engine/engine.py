@@ -102,6 +102,11 @@ class Engine:
         return [*self._ledger.queues.by_id, *self._compiling.ids]
 
     @property
+    def now(self) -> float:
+        """Seconds on the engine's clock, in which deadlines are given."""
+        return self._clock.now()
+
+    @property
     def dead(self) -> bool:
         """Whether the engine failed or was closed; it then refuses work."""
         return self._dead is not None
