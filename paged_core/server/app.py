@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
 
 from paged_core import __version__
 from paged_core.server import chat, completions, errors, status, tokens
@@ -47,5 +48,9 @@ def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, limit=settings.max_body)
     app.add_middleware(Gate, phase=server.phase, always=_WHILE_DRAINING)
     app.add_middleware(Auth, keys=settings.api_key, public=_PUBLIC)
+    if settings.allow_origin:  # a browser asks for leave without a key, so this stands before the keys
+        app.add_middleware(
+            CORSMiddleware, allow_origins=settings.allow_origin, allow_methods=["*"], allow_headers=["*"]
+        )
     app.add_middleware(RequestIds)
     return app

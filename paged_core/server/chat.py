@@ -69,7 +69,7 @@ async def _job(server: Server, request: Request, body: ChatRequest, turn: Turn) 
 
 
 def _num_logprobs(body: ChatRequest) -> int | None:
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
 

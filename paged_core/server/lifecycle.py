@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 0.1
 _BACKLOG = 2048
+_KEEP_ALIVE_S = 75  # longer than clients keep idle connections: who closes first must be the one that sends next
 _LAST_WORDS_S = 2  # for error events of what was aborted
 
 
@@ -63,6 +64,7 @@ class _Process(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_LAST_WORDS_S,
             )
         )

@@ -24,6 +24,9 @@ class ServeSettings(Layered):
     api_key: Names = Field(
         (), description="Keys that callers must send (Authorization: Bearer KEY), separated by commas. None: all may."
     )
+    allow_origin: Names = Field(
+        (), description="Origins of web pages elsewhere that may call this server from a browser; * is every page."
+    )
     isolate_keys: bool = Field(
         False, description="Each API key gets a prefix cache of its own, so that none can tell what another asked."
     )

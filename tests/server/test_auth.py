@@ -188,3 +188,19 @@ def test_keys_share_a_cache_unless_they_are_to_be_isolated(house):
     server = house(["Hi"], api_key=(KEY, OTHER))
     assert cached(server, KEY) == 0
     assert cached(server, OTHER) > 0
+
+
+def test_pages_of_other_origins_may_call_only_when_they_are_named(house):
+    page = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    closed = house(["Hi"], api_key=(KEY,))
+    assert asyncio.run(closed.arequest("OPTIONS", COMPLETIONS, headers=page)).status_code == 401
+    assert "access-control-allow-origin" not in closed.get("/health", headers=page).headers
+    opened = house(["Hi"], api_key=(KEY,), allow_origin=("https://page.example",))
+    asked = asyncio.run(opened.arequest("OPTIONS", COMPLETIONS, headers=page))
+    assert asked.status_code == 200
+    assert asked.headers["access-control-allow-origin"] == "https://page.example"
+    refused = opened.post(COMPLETIONS, PROMPT, headers={"Origin": "https://page.example"})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "https://page.example", "the page may read why"
+    other = asyncio.run(opened.arequest("OPTIONS", COMPLETIONS, headers={**page, "Origin": "https://other.example"}))
+    assert "access-control-allow-origin" not in other.headers
