@@ -64,7 +64,7 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     body = []
     for row in rows:
         where = row["environment"]
-        refusals = sum(1 for test in row["tests"].values() if test.get("refusal"))
+        refusals = sum(1 for test in row["tests"].values() if test.get("refusal") and test["outcome"] == "passed")
         place = [where["system"], f"Python {where['python']}", f"torch {where['torch']}", where.get("gpu", "")]
         counts = [row["counts"].get("passed", 0), refusals, row["counts"].get("known gap", 0)]
         dist = f"{row['dist']} {row['version']}"

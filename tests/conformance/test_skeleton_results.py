@@ -58,3 +58,11 @@ def test_a_partial_or_quick_report_is_not_published(script: ModuleType, tmp_path
     (tmp_path / "x.json").write_text(json.dumps(read(RESULTS[0]) | change))
     with pytest.raises(script.ResultError, match=r"x\.json"):
         script.load_results(tmp_path)
+
+
+def test_a_refusal_that_was_not_tested_is_not_counted(script: ModuleType) -> None:
+    rows = [row for row in script.load_results(ROOT / "conformance/results") if row["name"] == "attn_torch"][:1]
+    body = {"layer": "laws", "outcome": "passed", "refusal": ["lse"]}
+    rows[0] = rows[0] | {"tests": {"a": body, "b": body | {"outcome": "skipped"}}}
+    (line,) = [line for line in script.render(rows).splitlines() if line.startswith("| `attn_torch` | attn ")]
+    assert line.split("|")[7].strip() == "1"
