@@ -52,6 +52,19 @@ def test_a_body_without_a_length_is_measured_while_it_is_read(house):
     assert body.taken <= 8192, "the server read on although it knew"
 
 
+def test_a_body_that_says_that_it_is_too_large_is_not_read_at_all(house):
+    server = house(["Hi"], max_body=4096)
+    body = Trickle([b"x" * 5000])
+
+    async def send():
+        headers = {"content-type": "application/json", "content-length": "5000"}
+        async with server.client() as client:
+            return await client.post(COMPLETIONS, content=body, headers=headers)
+
+    assert asyncio.run(send()).status_code == 413
+    assert body.taken == 0
+
+
 def test_a_body_that_does_not_arrive_is_408(house):
     server = house(["Hi"], body_timeout=0.05)
 
@@ -83,7 +96,9 @@ def test_more_requests_than_may_wait_get_429_and_a_time_to_come_back(house):
             server.call(COMPLETIONS, ENDLESS) as second,
         ):
             await first.until(lambda call: "data: " in call.text)
-            assert server.server.admission.inside == 2
+            async with asyncio.timeout(30):
+                while server.server.admission.inside < 2:
+                    await asyncio.sleep(0.001)
             refused = [
                 await server.arequest("POST", COMPLETIONS, json={**GOOD, "stream": stream}) for stream in (False, True)
             ]
