@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from paged_attn_cuda.toolchain import EXTRA, Toolchain, find_toolchain, target_arch
+from paged_attn_cuda.toolchain import EXTRA, Toolchain, find_toolchain, glance, target_arch
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 from paged_core.device.fitness import age_reasons, shape_reasons
@@ -60,7 +60,8 @@ class CudaAttentionProvider(Provider[AttentionNeed, Attention]):
         On the device cpu everything that CUDA would need and this machine lacks is told as well.
         """
         reasons = [*self.missing_capabilities(need.required), *shape_reasons(self.name, need)]
-        presence, toolchain = cuda_presence(), find_toolchain()
+        presence = cuda_presence()
+        toolchain = find_toolchain() if need.device == "cuda" or presence.gpus else glance()
         missing = [*presence.reasons, *(age_reasons(self.name, presence) or _compiler_reasons(presence, toolchain))]
         missing += toolchain.reasons
         hints = [*presence.hints, *([EXTRA] if toolchain.reasons else [])]

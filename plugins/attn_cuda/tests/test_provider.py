@@ -11,7 +11,7 @@ import pytest
 from paged_attn_cuda import provider as provider_module
 from paged_attn_cuda import toolchain as toolchain_module
 from paged_attn_cuda.provider import CudaAttentionProvider, CudaAttentionSettings
-from paged_attn_cuda.toolchain import MIN_NVRTC, Toolchain, find_toolchain, target_arch
+from paged_attn_cuda.toolchain import MIN_NVRTC, Toolchain, find_toolchain, glance, target_arch
 from pydantic import ValidationError
 
 from paged_core.api.attention import AttentionNeed
@@ -30,6 +30,7 @@ def probe(monkeypatch):
     def judge(need=NEED, presence=HERE, toolchain=TOOLS, torch_sees=True):
         monkeypatch.setattr(provider_module, "cuda_presence", lambda: presence)
         monkeypatch.setattr(provider_module, "find_toolchain", lambda: toolchain)
+        monkeypatch.setattr(provider_module, "glance", lambda: toolchain)
         monkeypatch.setattr(provider_module, "_torch_sees_a_gpu", lambda: torch_sees)
         return CudaAttentionProvider().probe(need)
 
@@ -176,6 +177,28 @@ def test_a_machine_without_the_extra_is_told_so_though_nothing_of_cuda_can_be_im
     assert "cuda.core and cuda.bindings: not installed" in done.stdout
 
 
+def test_where_nothing_will_be_compiled_nvrtc_is_not_loaded():
+    pytest.importorskip("cuda.core", reason="the extra cuda is not installed")
+    code = (
+        "import sys; from paged_attn_cuda.toolchain import glance; found = glance(); "
+        "print(found.reasons, found.nvrtc, 'cuda.bindings.nvrtc' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "() (0, 0) False"
+
+
+def test_a_glance_sees_what_is_not_installed(monkeypatch):
+    monkeypatch.setattr(toolchain_module, "_is_installed", lambda name: name == "cuda.bindings")
+    assert glance().reasons == ("attn_cuda compiles its kernels through cuda.core: not installed",)
+
+
+def test_a_glance_looks_closer_where_nvrtc_is_no_wheel(monkeypatch):
+    monkeypatch.setattr(toolchain_module, "_is_installed", lambda name: True)
+    monkeypatch.setattr(toolchain_module, "_NVRTC_WHEELS", ("no-such-distribution",))
+    monkeypatch.setattr(toolchain_module, "find_toolchain", lambda: TOOLS)
+    assert glance() == TOOLS
+
+
 @pytest.mark.parametrize("arch", ["90", "sm_9", "compute_90", "sm_90x", "sm_90; rm"])
 def test_an_architecture_that_is_none_is_refused_as_a_setting(arch):
     with pytest.raises(ValidationError):
@@ -213,7 +236,7 @@ def test_the_command_says_everything_at_once_and_ends_with_two(tmp_path, monkeyp
 
     monkeypatch.setattr(provider_module, "cuda_presence", lambda: NOWHERE)
     tools = Toolchain(reasons=("attn_cuda compiles its kernels through cuda.core: not installed",))
-    monkeypatch.setattr(provider_module, "find_toolchain", lambda: tools)
+    monkeypatch.setattr(provider_module, "glance", lambda: tools)
     model = str(write_tiny_llama(tmp_path / "model"))
     result = CliRunner().invoke(main, ["run", "--attn=attn_cuda", "--device=cpu", "--model", model, "hello"])
     assert result.exit_code == 2
