@@ -14,6 +14,7 @@ from paged_exec_local.local import LocalExecutor
 from paged_core.api.params import SamplingParams
 from paged_core.engine.llm import LLM
 from paged_core.model.device_runner import DeviceRunner
+from paged_core.model.runner import Runner
 from paged_core.testing.accelerator import FakeAccelerator
 from paged_core.testing.attention import DeviceAttention
 from paged_core.testing.tiny import write_tiny_llama
@@ -114,6 +115,26 @@ def test_two_steps_are_under_way_at_a_time(model, on_device, monkeypatch):
     monkeypatch.setattr(DeviceRunner, "submit", looking)
     answers(model)
     assert sum(sources) > 10
+
+
+@pytest.mark.parametrize("params", [GREEDY, RANDOM, PENALISED], ids=["greedy", "random", "penalised"])
+def test_the_plain_runner_takes_two_steps_as_well(model, plain, monkeypatch, params):
+    create, token_ids, open_tokens = paged_exec_local.LocalExecutorProvider.create, Runner._token_ids, []
+
+    def two_at_a_time(self, need, settings, plugins):
+        executor = create(self, need, settings, plugins)
+        executor.max_in_flight = 2
+        return executor
+
+    def looking(self, plan):
+        open_tokens.append(0 if plan.token_source is None else int((plan.token_source >= 0).sum()))
+        return token_ids(self, plan)
+
+    monkeypatch.setattr(paged_exec_local.LocalExecutorProvider, "create", two_at_a_time)
+    monkeypatch.setattr(Runner, "_token_ids", looking)
+    got, _, _ = answers(model, params)
+    assert tokens(got) == tokens(plain[id(params)])
+    assert sum(open_tokens) > 20
 
 
 def test_attention_plans_every_step_also_those_that_are_replayed(model, on_device):
