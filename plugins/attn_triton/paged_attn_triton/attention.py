@@ -15,9 +15,9 @@ import torch
 from paged_attn_triton.copy import copy_kernel
 from paged_attn_triton.kernels import BoundLayer, bind
 from paged_attn_triton.launch import Launch
-from paged_attn_triton.scratch import Scratch
 from paged_attn_triton.shapes import COPIED_WORDS
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
+from paged_core.device.scratch import Addresses, Scratch
 from paged_core.device.staging import on_device
 from paged_core.device.transfer import Transfers
 from paged_core.device.upload import uploaded
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from paged_attn_triton.splits import SplitRule
     from paged_core.api.allocator import BlockCopy, SwapPair
     from paged_core.api.batch import Batch, DeviceBatch
-
-_KNOWN_POOLS = 16  # sets of caches whose addresses are kept on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class TritonAttention(Attention):
         self._parts_lse = Scratch(torch.float32, device, parts)
         self._rotated = Scratch(getattr(torch, need.dtype), device, rotated)
         self._copy_kernel = Launch(copy_kernel, shape.copy_constants(), 4, 1)
-        self._addresses: dict[tuple[int, ...], Tensor] = {}
+        self._addresses = Addresses(device)
         self._transfers = Transfers(device, self._copy)
 
     def layout(self, num_blocks: int) -> KVLayout:
@@ -181,14 +179,4 @@ class TritonAttention(Attention):
             return
         grid = (len(pairs), len(sources), -(-self._shape.block_bytes // (4 * COPIED_WORDS)))
         moved = uploaded(pairs, self._device)
-        self._copy_kernel(grid, self._addresses_of(sources), self._addresses_of(targets), moved)
-
-    def _addresses_of(self, caches: Sequence[Tensor]) -> Tensor:
-        """Where the layers' caches begin, int64 on the device; the last few sets are kept there."""
-        key = tuple(cache.data_ptr() for cache in caches)
-        known = self._addresses.get(key)
-        if known is None:
-            if len(self._addresses) == _KNOWN_POOLS:
-                self._addresses.clear()
-            known = self._addresses[key] = torch.tensor(key, dtype=torch.int64, device=self._device)
-        return known
+        self._copy_kernel(grid, self._addresses.of(sources), self._addresses.of(targets), moved)
