@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from paged_core.server import completions
+
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 ENDLESS = {"temperature": 0, "ignore_eos": True, "max_tokens": 4000}
 BODIES = {COMPLETIONS: {"prompt": "abc", **ENDLESS}, CHAT: {"messages": [{"role": "user", "content": "x"}], **ENDLESS}}
@@ -45,6 +47,23 @@ def test_v15_a_client_that_leaves_is_aborted_within_two_steps(house, path, strea
             await call.leave()
             assert server.server.admission.inside == 0
             await has_gone(server, 2)
+
+    asyncio.run(main())
+
+
+def test_the_source_of_a_stream_is_closed_and_not_left_to_the_garbage_collector(house, monkeypatch):
+    server = house(shape=ROOMY)
+    kept = []
+    real = completions.open_stream
+    monkeypatch.setattr(
+        completions, "open_stream", lambda request, chunks: kept.append(chunks) or real(request, chunks)
+    )
+
+    async def main():
+        async with server.call(COMPLETIONS, {**BODIES[COMPLETIONS], "stream": True}) as call:
+            await call.until(lambda call: call.text.count("data: ") >= 2)
+        assert [chunks.ag_frame for chunks in kept] == [None]
+        await server.idle()
 
     asyncio.run(main())
 
