@@ -1,7 +1,7 @@
 // Shared memory that one thread writes and another reads without having met: seen whatever order threads run in.
 //
-// Known are accesses of 16 bytes by way of paged::device: copies, stores, loads, rows of matrices. A shuffle or a product
-// makes lanes wait for each other but, as on a device, orders no memory.
+// Known are accesses of 16 bytes by way of paged::device: copies, stores, loads, rows of matrices. A shuffle or a
+// product makes lanes wait for each other but, as on a device, orders no memory.
 #include "state.h"
 
 namespace paged_host {

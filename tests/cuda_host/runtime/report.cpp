@@ -20,7 +20,8 @@ std::string doing(const Fiber& fiber) {
     if (fiber.waiting == Waiting::returned) return "have returned";
     if (fiber.waiting == Waiting::nothing) return "run";
     if (fiber.waiting == Waiting::barrier)
-        std::snprintf(text, sizeof text, "wait at __syncthreads (%s:%d)", file_name(fiber.place.file), fiber.place.line);
+        std::snprintf(text, sizeof text, "wait at __syncthreads (%s:%d)", file_name(fiber.place.file),
+                      fiber.place.line);
     else
         std::snprintf(text, sizeof text, "wait at %s of lanes %08x (%s:%d)", name_of(fiber.collective), fiber.mask,
                       file_name(fiber.place.file), fiber.place.line);
