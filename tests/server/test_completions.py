@@ -58,6 +58,22 @@ def test_v03_choices_of_a_batch_are_numbered_by_prompt_and_then_by_answer(house)
     assert len({choice["text"] for choice in alone}) == 3
 
 
+def test_v03_answers_that_end_at_different_times_are_all_there_and_end_once(house):
+    server = house()
+    body = {"prompt": "abc", "n": 8, "seed": 3, "max_tokens": 20, "stop_token_ids": list(range(0, 320, 9))}
+    whole = choices(server.post(PATH, {**body, "return_token_ids": True}))
+    lengths = [len(choice["token_ids"]) for choice in whole]
+    assert len(set(lengths)) > 4
+    joined, ends = [""] * 8, [0] * 8
+    for event in server.stream(PATH, body)[:-1]:
+        (choice,) = event["choices"]
+        assert not ends[choice["index"]], "a delta after the end"
+        joined[choice["index"]] += choice["text"]
+        ends[choice["index"]] += choice["finish_reason"] is not None
+    assert ends == [1] * 8
+    assert joined == [choice["text"] for choice in whole]
+
+
 def test_openai_s_default_is_sixteen_tokens_and_null_is_absent(house):
     server = house()
     for body in (
