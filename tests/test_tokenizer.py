@@ -244,3 +244,31 @@ def test_rendering_equals_that_of_transformers(template):
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     wanted = witness.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
     assert render(template, messages, tools=tools) == wanted
+
+
+def test_long_texts_have_the_ids_of_short_ones_and_the_same_faults():
+    tokenizer = make(bos=True)
+    text = "<s>a\u00e9\U0001f600</s> " * 300
+    assert tokenizer.encode(text) == tokenizer._tokenizer.encode(text).ids[1:]
+    assert tokenizer.encode(text, add_special_tokens=False) == tokenizer.encode(text)
+    with pytest.raises(RequestError, match="lone surrogate"):
+        tokenizer.encode(text + "\ud83d")
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded():
+    tokenizer = make()
+    started, done = threading.Event(), threading.Event()
+
+    def work():
+        started.set()
+        tokenizer.encode("some words " * 100_000)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    num_turns = 0
+    while not done.wait(0.001):
+        num_turns += 1
+    thread.join()
+    assert num_turns > 10, "with the lock held, not one turn is taken before the end"
