@@ -153,22 +153,6 @@ def test_attention_is_told_of_prefixes_that_sequences_share(model, on_device):
         assert on_device.made[-1]._attention.num_shared > 5
 
 
-def test_a_last_chunk_of_one_token_still_has_its_prompt_logprobs(model, on_device, monkeypatch):
-    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, prompt_logprobs=1)
-
-    def look():
-        with LLM(
-            model, attn="attn_torch", num_blocks=64, block_size=4, max_num_seqs=8, max_num_batched_tokens=8
-        ) as llm:
-            (output,) = llm.generate([list(range(97, 106))], params, use_tqdm=False)
-        return [None if at is None else sorted(at) for at in output.prompt_logprobs]
-
-    ours = look()
-    assert len(ours) == 9
-    monkeypatch.undo()
-    assert ours == look()
-
-
 def test_branches_and_beams_and_prompt_logprobs_are_the_same(model, on_device, monkeypatch):
     several = SamplingParams(n=3, temperature=1.0, seed=5, max_tokens=6, ignore_eos=True, prompt_logprobs=2)
     beams = SamplingParams(use_beam_search=True, beam_width=3, n=2, temperature=0, max_tokens=6)

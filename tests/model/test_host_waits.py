@@ -10,7 +10,7 @@ import torch
 from paged_sample_torch.sampler import TorchSampler
 
 from paged_core.api.attention import Attention, KVLayout
-from paged_core.api.batch import RowStart, StepPlan
+from paged_core.api.batch import PromptRows, RowStart, StepPlan
 from paged_core.api.model import MoeSpec, RopeSpec
 from paged_core.api.params import SamplingParams
 from paged_core.api.sampler import SamplerNeed
@@ -142,6 +142,19 @@ def test_a_step_is_submitted_without_waiting(counts, draws, captured):
         assert would_wait(lambda plan=plan: runner.submit(plan)) == ""
     replays = sum(graph.num_replays for graph in runner._graphs._graphs.values())
     assert replays == (2 if captured and sum(counts) == len(counts) else 0)
+
+
+def test_only_steps_of_decodes_whose_draws_fit_are_replayed():
+    """A chunk of one token is a decode to attention; not if it has prompt log-probabilities or feeds several draws."""
+    runner, _ = runner_of()
+    assert would_wait(lambda: runner.capture(4)) == ""
+    decode, asked, forking = plan_of([1, 1, 1]), plan_of([1, 1, 1]), plan_of([1])
+    asked.prompt_rows = [PromptRows(1, 4, np.array([1], dtype=np.int32), np.array([5], dtype=np.int32), 1)]
+    forking.sample_index = forking.sample_rows = np.zeros(2, dtype=np.int32)
+    assert [runner._graph_size(plan) for plan in (decode, asked, forking, plan_of([1, 2]), plan_of([1] * 5))] == [
+        4,
+        *[None] * 4,
+    ]
 
 
 @pytest.mark.parametrize("spec", [GEMMA, OPT], ids=["gemma", "opt"])
