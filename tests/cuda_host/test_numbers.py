@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from cuda_emulation import arguments
+from cuda_emulation.build import INCLUDE
+from cuda_emulation.host import kernel_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cuda_emulation import HostLauncher
     from torch import Tensor
 
@@ -58,6 +63,22 @@ def floats_near(dtype: torch.dtype) -> Tensor:
 def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     """As the contract says: e4m3 ends at 448."""
     return (x.clamp(-448, 448) if dtype == torch.float8_e4m3fn else x).to(dtype).float()
+
+
+def functions_of(path: Path) -> dict[str, int]:
+    """Functions that a header defines: how many parameters each has, without the place of its call."""
+    found = re.findall(r"(?:__forceinline__|^inline) [\w:]+ (\w+)\(([^{]*)\) \{", path.read_text(), re.MULTILINE)
+    return {
+        name: len([each for each in given.split(",") if each.strip() and "Place" not in each]) for name, given in found
+    }
+
+
+def test_host_and_device_offer_the_same_primitives() -> None:
+    device, host = functions_of(kernel_folder() / "device.cuh"), functions_of(INCLUDE / "primitives.h")
+    assert device.pop("shared_address") == 1, "the PTX address of shared memory is device.cuh's own"
+    assert host.pop("flushed") == 1, "an instruction's way with subnormal numbers is primitives.h's own"
+    assert len(device) > 20
+    assert host == device
 
 
 @pytest.mark.parametrize("dtype", NAMES, ids=NAMES.get)
