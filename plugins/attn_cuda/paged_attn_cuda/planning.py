@@ -1,11 +1,11 @@
 """What a step of decodes is cut into, and what of a batch stays the same for all layers.
 
-SplitRule: into how many ranges the keys of a decode are cut. A program of decode keeps enough loads under way for its
-own multiprocessor's share of the memory's bandwidth, so a step with PROGRAMS programs a multiprocessor has several
-times what it needs, and lengths that differ even out. With fewer, contexts are cut until there are that many; never
-beyond, since each range writes a partial result that `merge` reads. The rule asks for nothing that changes while a
-graph of a step is valid: not for lengths. On the device a sequence takes no more ranges than it has SPLIT_TOKENS
-tokens, and one that takes a single range writes to `out` at once.
+SplitRule: into how many ranges the keys of a decode are cut. A program of decode has some 35 KB of loads under way, so
+about one a multiprocessor can be enough to keep an H200's memory busy and PROGRAMS, as many as its shared memory holds
+at once, always are. With fewer, contexts are cut until there are nearly that many: one wave of programs, whose ends
+coincide; never more, since each range writes a partial result that `merge` reads. The rule asks for nothing that changes
+while a graph of a step is valid: not for lengths. On the device a sequence takes no more ranges than it has multiples of
+SPLIT_TOKENS, and one that takes a single range writes to `out` at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paged_core.api.batch import Batch, DeviceBatch
 
 SPLIT_TOKENS = 128  # SPLIT_UNIT of csrc/elements.cuh
-PROGRAMS = 4  # a multiprocessor
+PROGRAMS = 3  # a multiprocessor
 MAX_SPLITS = 128
 INVARIANT_SPLITS = 8  # where a sequence's neighbours may not matter: whatever their number
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from paged_attn_cuda.planning import INVARIANT_SPLITS, MAX_SPLITS, SPLIT_TOKENS, SplitRule
+from paged_attn_cuda.planning import INVARIANT_SPLITS, MAX_SPLITS, PROGRAMS, SPLIT_TOKENS, SplitRule
 
 
 def rule(programs: int = 8, processors: int = 132, max_len: int = 0, invariant: bool = False) -> SplitRule:
@@ -11,19 +11,19 @@ def rule(programs: int = 8, processors: int = 132, max_len: int = 0, invariant: 
 
 
 def test_a_single_long_sequence_fills_the_device() -> None:
-    assert rule().num_splits(1) == 4 * 132 // 8
+    assert rule().num_splits(1) == PROGRAMS * 132 // 8
     assert rule(programs=1).num_splits(1) == MAX_SPLITS
 
 
 def test_many_sequences_are_not_cut() -> None:
-    assert [rule().num_splits(n) for n in (66, 256, 10_000)] == [1, 1, 1]
+    assert [rule().num_splits(n) for n in (32, 256, 10_000)] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("programs", [1, 3, 8, 40])
 def test_more_sequences_never_mean_more_ranges_nor_more_programs_than_wanted(programs: int) -> None:
     counts = [rule(programs).num_splits(n) for n in range(1, 700)]
     assert counts == sorted(counts, reverse=True)
-    assert all(splits == 1 or n * programs * splits <= 4 * 132 for n, splits in enumerate(counts, 1))
+    assert all(splits == 1 or n * programs * splits <= PROGRAMS * 132 for n, splits in enumerate(counts, 1))
 
 
 def test_short_contexts_are_not_cut_finer_than_the_unit() -> None:
