@@ -3,9 +3,9 @@
 SplitRule: into how many ranges the keys of a decode are cut. A program of decode has some 35 KB of loads under way, so
 about one a multiprocessor can be enough to keep an H200's memory busy and PROGRAMS, as many as its shared memory holds
 at once, always are. With fewer, contexts are cut until there are nearly that many: one wave of programs, whose ends
-coincide; never more, since each range writes a partial result that `merge` reads. The rule asks for nothing that changes
-while a graph of a step is valid: not for lengths. On the device a sequence takes no more ranges than it has multiples of
-SPLIT_TOKENS, and one that takes a single range writes to `out` at once.
+coincide; never more, since each range writes a partial result that `merge` reads. The rule asks for nothing that
+changes while a graph of a step is valid: not for lengths. On the device a sequence takes no more ranges than it has
+multiples of SPLIT_TOKENS, and one that takes a single range writes to `out` at once.
 """
 
 from __future__ import annotations
