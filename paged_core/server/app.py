@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -17,9 +18,12 @@ from paged_core.server.protocol.models import ErrorBody
 from paged_core.server.request_ids import RequestIds
 from paged_core.server.settings import ServeSettings
 from paged_core.server.state import Server
+from paged_core.server.tools.dialect import dialect_of
 
 if TYPE_CHECKING:
     from paged_core.engine.aio import AsyncLLM
+
+log = logging.getLogger("paged_core.server")
 
 _ROUTERS = (completions.router, chat.router, tokens.router, status.router)
 _PUBLIC = (*status.PUBLIC,)
@@ -31,7 +35,9 @@ def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
     settings = settings or ServeSettings.load()
     facts = llm.engine.facts
     names = settings.served_model_name or (facts.model,)
-    server = Server(llm, settings, names, Admission(facts.max_num_seqs + settings.max_queue))
+    dialect = dialect_of(llm.engine.tokenizer, settings.tool_format)
+    log.info(dialect.describe())
+    server = Server(llm, settings, names, Admission(facts.max_num_seqs + settings.max_queue), dialect)
     app = FastAPI(
         title="paged-core",
         version=__version__,

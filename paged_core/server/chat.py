@@ -58,9 +58,11 @@ async def _job(server: Server, request: Request, body: ChatRequest, turn: Turn) 
         "logprobs": _num_logprobs(body),
         "max_tokens": body.max_completion_tokens if long else body.max_tokens,
     }
+    own |= turn.params()
     form = _form(body, turn)
     if form is not None:
         own["structured_outputs"] = form
+        fields["structured_outputs"] = "tools"
     with named(fields):
         params = sampling_params(body, server.settings, **own)
         ids = await server.in_thread(turn.prompt, server.tokenizer)

@@ -41,7 +41,7 @@ def prompt_ids(tokenizer: Tokenizer, chat: Conversation) -> list[int]:
 
     RequestError when the template refuses the messages.
     """
-    if not chat.plain_content or not any(_has_control(tokenizer, text) for text in _contents(chat)):
+    if not chat.plain_content or not any(has_control(tokenizer, text) for text in _contents(chat)):
         return tokenizer.encode(_render(tokenizer, chat, chat.messages), add_special_tokens=chat.add_special_tokens)
     marked = [_marked(message) for message in chat.messages]
     ids: list[int] = []
@@ -65,6 +65,11 @@ def encode_plain(tokenizer: Tokenizer, text: str) -> list[int]:
     return encode_plain(tokenizer, text[:cut]) + encode_plain(tokenizer, text[cut:])
 
 
+def has_control(tokenizer: Tokenizer, text: str) -> bool:
+    """Whether `text` spells a control token."""
+    return any(tokenizer.is_special(token) for token in tokenizer.encode(text, add_special_tokens=False))
+
+
 def _render(tokenizer: Tokenizer, chat: Conversation, messages: list[dict[str, Any]]) -> str:
     if not chat.continue_final:
         return tokenizer.apply_chat_template(messages, tools=chat.tools, **chat.variables)
@@ -81,10 +86,6 @@ def _render(tokenizer: Tokenizer, chat: Conversation, messages: list[dict[str, A
 
 def _contents(chat: Conversation) -> Iterator[str]:
     return (text for message in chat.messages if isinstance(text := message.get("content"), str))
-
-
-def _has_control(tokenizer: Tokenizer, text: str) -> bool:
-    return any(tokenizer.is_special(token) for token in tokenizer.encode(text, add_special_tokens=False))
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -40,6 +40,9 @@ class ServeSettings(Layered):
     max_stop: int = Field(16, ge=1, description="Most stop strings.")
     max_messages: int = Field(4096, ge=1, description="Most messages in one conversation.")
     max_tools: int = Field(128, ge=0, description="Most tools in one request.")
+    tool_format: Literal["auto", "hermes", "llama3_json"] = Field(
+        "auto", description="How the model writes tool calls; auto asks its chat template."
+    )
     max_template_kwargs: int = Field(32, ge=0, description="Most chat template variables in one request.")
     max_schema: Bytes = Field(2**18, ge=64, description="Largest JSON schema, grammar or regular expression.")
     plain_content: bool = Field(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from paged_core.api.loader import Tokenizer
     from paged_core.engine.aio import AsyncLLM
     from paged_core.engine.config import EngineConfig
+    from paged_core.server.tools.dialect import Dialect
 
 _TEXT_THREADS = 2
 
@@ -35,12 +36,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Read-only. `admission` counts who is in the house, `phase` says whether more may come."""
+    """Read-only. `admission` counts who is in the house, `phase` says whether more may come, `dialect` how
+    the model is told of tools."""
 
     llm: AsyncLLM
     settings: ServeSettings
     names: tuple[str, ...]
     admission: Admission
+    dialect: Dialect
     phase: Phase = field(default_factory=Phase)
     started: int = field(default_factory=lambda: int(time.time()))
     texts: ThreadPoolExecutor = field(

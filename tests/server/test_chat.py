@@ -3,6 +3,9 @@ from __future__ import annotations
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from paged_core.errors import RequestError
+from paged_core.testing.tokenizer import ByteTokenizer
+
 PATH = "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hello"}]
 GREEDY = {"messages": USER, "temperature": 0, "max_tokens": 12}
@@ -177,8 +180,15 @@ def test_v06_v09_messages_that_are_none_are_refused(house, messages):
 
 
 def test_v09_the_template_s_own_words_reach_the_caller(house):
-    message = refused(house().post(PATH, {**GREEDY, "messages": [{"role": "tool", "content": "x"}]}), "messages")
-    assert "knows no role 'tool'" in message
+    class NoSystem(ByteTokenizer):
+        def apply_chat_template(self, messages, **kwargs):
+            if messages[0]["role"] == "system":
+                raise RequestError("the model's chat template refuses these messages: no system role", "messages")
+            return super().apply_chat_template(messages, **kwargs)
+
+    server = house(shape={"tokenizer": NoSystem()})
+    message = refused(server.post(PATH, {**GREEDY, "messages": [{"role": "system", "content": "x"}, *USER]}), "messages")
+    assert "no system role" in message
 
 
 def test_developer_messages_are_system_messages(house):

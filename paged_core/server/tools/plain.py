@@ -42,6 +42,10 @@ class PlainTurn:
         """Free."""
         return None
 
+    def params(self) -> dict[str, Any]:
+        """The caller's alone."""
+        return {}
+
     def reader(self) -> PlainReader:
         """A fresh reader."""
         return PlainReader()

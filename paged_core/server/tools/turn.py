@@ -57,6 +57,10 @@ class Turn(Protocol):
         """Fields of StructuredOutputsParams that force the answer's form (a required tool call), or None."""
         ...
 
+    def params(self) -> dict[str, Any]:
+        """Fields of SamplingParams without which the answer could not be read; they win over the caller's."""
+        ...
+
     def reader(self) -> AnswerReader:
         """A fresh reader, one for each choice."""
         ...
