@@ -65,7 +65,9 @@ class Decoder:
         self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
 
     def _compile(self) -> CompiledLayers | None:
-        """All layers as one native call, where they are of that kind."""
+        """All layers as one native call, where they are of that kind, on a CPU."""
+        if self.device.type != "cpu":
+            return None
         reason = hinders(self._layers, self._norm)
         if not reason:
             assert self._norm is not None

@@ -19,7 +19,8 @@ _ELEMENTS_PER_WARP = 512
 
 
 class GpuFused:
-    """The kernels, with the rounding order of the plain operators. Launched on torch's current stream."""
+    """The kernels, with the rounding order of the plain operators: a weight in float32 is multiplied before anything is
+    rounded (Gemma). Launched on torch's current stream."""
 
     def __init__(self) -> None:
         from paged_core.model import gpu_fused_kernels

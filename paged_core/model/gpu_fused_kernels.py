@@ -41,9 +41,11 @@ def norm_kernel(
         tl.store(x_row, x, mask=inside)
     wide = x.to(tl.float32)
     mean = tl.sum(wide * wide, axis=0) / SIZE
-    normed = (wide * tl.rsqrt(mean + eps)).to(x.dtype)  # rounded before it is multiplied, as the reference does
+    normed = wide * tl.rsqrt(mean + eps)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
-    out = (weight.to(tl.float32) * normed.to(tl.float32)).to(x.dtype)
+    if weight.dtype != tl.float32:  # rounded before it is multiplied, as the reference does; Gemma's weight is float32
+        normed = normed.to(x.dtype).to(tl.float32)
+    out = (weight.to(tl.float32) * normed).to(x.dtype)
     tl.store(out_ptr + out_offset, out, mask=inside)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from paged_core.errors import ModelUnsupportedError
+from paged_core.model.gpu_fused import GpuFused
 from paged_core.model.rope import rotate
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Norm:
         self.eps = spec.norm_eps
         self._is_rms = spec.norm == "rms"
         self._in_float32 = spec.norm_in_float32
-        self._fused = store.fused if self._is_rms and not self._in_float32 else None
+        knows_order = not self._in_float32 or isinstance(store.fused, GpuFused)
+        self._fused = store.fused if self._is_rms and knows_order else None
 
     @property
     def is_fused(self) -> bool:

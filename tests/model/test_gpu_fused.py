@@ -42,8 +42,8 @@ for capability in (80, 90, 100):
     for dtype in ("fp32", "bf16", "fp16"):
         pointer = "*" + dtype
         for heads, size, block, warps in ((1, 4096, 4096, 8), (32, 128, 128, 1), (1, 3072, 4096, 8)):
-            for has_delta in (True, False):
-                types = dict.fromkeys(("x_ptr", "delta_ptr", "weight_ptr", "out_ptr"), pointer)
+            for has_delta, weight in ((True, pointer), (False, pointer), (True, "*fp32")):
+                types = dict.fromkeys(("x_ptr", "delta_ptr", "out_ptr"), pointer) | {"weight_ptr": weight}
                 types |= {"stride_x": "i32", "stride_out": "i32", "eps": "fp32"}
                 constants = {"HEADS": heads, "SIZE": size, "BLOCK": block, "HAS_DELTA": has_delta}
                 sizes.append(compiled(kernels.norm_kernel, types, constants, warps, capability))
@@ -79,6 +79,7 @@ def calls(dtype):
         ("norm", (x[:1].clone(), delta[:1].clone(), weight, 1e-5)),
         ("norm_heads", (heads, weight[:48].clone(), 1e-5)),
         ("gate", (gate_up,)),
+        ("norm", (x.clone(), delta, weight.float() * 1.01, 1e-5)),
     ]
 
 
@@ -88,7 +89,9 @@ def test_kernels_are_the_plain_operators(tmp_path, dtype):
     torch.save({"calls": made}, tmp_path / "calls")
     run(INTERPRETED, str(tmp_path / "calls"), str(tmp_path / "found"), TRITON_INTERPRET="1")
     found = torch.load(tmp_path / "found")
-    (x, _, weight, _), (_, delta, _, _), _, (heads, head_weight, _), (gate_up,) = (arguments for _, arguments in made)
+    (x, _, weight, _), (_, delta, _, _), _, (heads, head_weight, _), (gate_up,), (*_, wide, _) = (
+        arguments for _, arguments in made
+    )
     gate, up = gate_up.chunk(2, -1)
     expected = [
         plain_norm(x, weight),
@@ -96,6 +99,7 @@ def test_kernels_are_the_plain_operators(tmp_path, dtype):
         plain_norm((x + delta)[:1], weight),
         plain_norm(heads, head_weight),
         functional.silu(gate) * up,
+        plain_norm((x + delta).float(), wide).to(dtype),
     ]
     for (ours, _), theirs in zip(found, expected, strict=True):
         assert ours.dtype == dtype
