@@ -132,7 +132,7 @@ class CudaAttention(Attention):
     def _is_aligned(self, name: str, tensor: Tensor) -> bool:
         """Whether every token's row begins at a whole vector. Raises ValueError where heads do not lie side by side."""
         stride_token, stride_head, stride_element = tensor.stride()
-        if stride_element != 1 or stride_head != self._need.head_dim:
+        if stride_element != 1 or (stride_head != self._need.head_dim and tensor.shape[1] > 1):
             raise ValueError(
                 f"attn_cuda got {name} of strides {tensor.stride()}: heads of {self._need.head_dim} elements must lie "
                 "one behind the other; only the token axis may be strided"

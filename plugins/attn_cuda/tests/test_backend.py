@@ -169,6 +169,15 @@ def test_heads_must_lie_one_behind_the_other(backend: Make) -> None:
         scene.backend.forward(scene.layer, q, k, v, scene.cache.transpose(3, 4), plan, torch.empty_like(q))
 
 
+def test_the_stride_of_a_single_head_is_nobodys_business(backend: Make) -> None:
+    scene = scene_of(backend(num_heads=4, num_kv_heads=1), (3, 1))
+    spans = scene.spans([0, 0])
+    q, k, v = scene.inputs(spans)
+    k, v = (each.as_strided(each.shape, (64, 7, 1)) for each in (k, v))
+    out = scene.forward(scene.batch(spans), (q, k, v)).out
+    assert_same(out, scene.expected(spans).out, scene, spans, "one KV head of a strange stride")
+
+
 def test_nan_of_a_sequence_reaches_its_own_rows_only(backend: Make) -> None:
     scene = scene_of(backend(dtype="bfloat16", kv_dtype=FP8), (40, 33))
     scene.v[0][7, 1, 5] = torch.nan
