@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -46,6 +47,8 @@ def serve(app: FastAPI, sock: socket.socket, ready: Callable[[str], None]) -> in
     The first signal drains: /ready turns red, new requests get 503, those inside may finish within the `drain` setting
     and are aborted after it. A second signal aborts at once.
     """
+    gc.collect()
+    gc.freeze()  # what lives now lives on: a large request need not have all of it looked through again and again
     process = _Process(app)
     process.announce = lambda: ready(_url(sock))
     process.run(sockets=[sock])

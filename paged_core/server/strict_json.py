@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 MAX_DEPTH = 128
+MAX_PARTS = 1 << 17
+"""Texts, lists and objects in one body, names of members included: checking them takes time on the event loop. Numbers,
+and long texts, take next to none."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 _LARGE = 1 << 16
 
@@ -33,7 +36,8 @@ def parse(body: bytes) -> Any:
         raise invalid("the body is not UTF-8") from None
     except ValueError as error:
         raise invalid(f"the body is not JSON: {str(error)[:200]}") from None
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH or _HALF.search(body):
+    num_containers = body.count(b"[") + body.count(b"{")
+    if num_containers > MAX_DEPTH or body.count(b'"') > MAX_PARTS or _HALF.search(body):
         _check(value)
     return value
 
@@ -86,11 +90,14 @@ def _finite(text: str) -> float:
 
 def _check(value: Any) -> None:
     """Walk the whole value, a level at a time."""
-    level, depth = [value], 0
+    level, depth, num_parts = [value], 0, 0
     while level:
         depth += 1
         if depth > MAX_DEPTH:
             raise invalid(f"the body is nested more than {MAX_DEPTH} levels deep")
+        num_parts += sum(not isinstance(one, int | float) for one in level)
+        if num_parts > MAX_PARTS:
+            raise invalid(f"the body has more than {MAX_PARTS} texts, lists and objects")
         below: list[Any] = []
         for one in level:
             if isinstance(one, str):

@@ -178,6 +178,34 @@ def test_z08_long_lists_are_refused_before_anything_is_built_from_them(server, n
     assert server.engine.stats().num_steps == 0
 
 
+PARTS = 140_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"prompt": [' + ",".join(['"a"'] * PARTS) + "]}",
+        '{"prompt": [' + ",".join(["[1]"] * PARTS) + "]}",
+        '{"prompt": "a", "logit_bias": {' + ",".join(f'"{i}":1' for i in range(PARTS)) + "}}",
+        '{"prompt": "a", "unknown": [' + ",".join(["{}"] * PARTS) + "]}",
+    ],
+)
+def test_z08_a_body_of_very_many_parts_is_refused_before_it_is_checked(server, body):
+    assert "texts, lists and objects" in error(raw(server, COMPLETIONS, body))["message"]
+
+
+def test_z08_of_a_long_list_of_wrong_values_the_first_is_told(server):
+    body = '{"prompt": [' + ",".join(["null"] * 500_000) + "]}"
+    assert error(raw(server, COMPLETIONS, body))["param"] == "prompt"
+
+
+def test_texts_and_numbers_are_not_parts_worth_counting(server):
+    many = json.dumps({"prompt": list(range(97, 100)) * 50_000})
+    assert "max_model_len" in error(raw(server, COMPLETIONS, many))["message"]
+    quoted = json.dumps({"prompt": '"[{' * 100_000})
+    assert "max_model_len" in error(raw(server, COMPLETIONS, quoted))["message"]
+
+
 def test_z08_a_schema_larger_than_allowed_is_refused(house):
     server = house(["Hi"], max_schema=100)
     schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(20)}}

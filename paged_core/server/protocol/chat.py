@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage, within
+from paged_core.server.protocol.common import REFUSED, SamplingBody, Texts, Usage, within
 
 _PART = {"type": "object", "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}
 _MESSAGE = {
@@ -18,7 +18,9 @@ _MESSAGE = {
     "required": ["role", "content"],
 }
 Messages = Annotated[
-    list[dict[str, Any]], WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1}, mode="validation")
+    list[dict[str, Any]],
+    Field(fail_fast=True),
+    WithJsonSchema({"type": "array", "items": _MESSAGE, "minItems": 1}, mode="validation"),
 ]
 """Checked by `conversation`, which has better words for what is wrong; described here."""
 
@@ -45,7 +47,7 @@ class ChatRequest(SamplingBody):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[str] | None = None
+    modalities: Texts | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -37,6 +37,12 @@ def within(low: float, high: float | None = None) -> Any:
     are those of SamplingParams and of the operator's bounds."""
     extra: dict[str, Any] = {"minimum": low} if high is None else {"minimum": low, "maximum": high}
     return Field(default=None, json_schema_extra=extra)
+
+
+Ints = Annotated[list[int], Field(fail_fast=True)]
+"""Refused at the first that is none: a list of a million errors helps nobody."""
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""Likewise."""
 
 
 class StreamOptions(Body):
@@ -89,18 +95,18 @@ class SamplingBody(Body):
     presence_penalty: float | None = within(-2, 2)
     frequency_penalty: float | None = within(-2, 2)
     repetition_penalty: float | None = within(0.01, 100)
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Texts | None = None
+    stop_token_ids: Ints | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = within(0)
     max_tokens: int | None = within(0)
     truncate_prompt_tokens: int | None = within(-1)
     prompt_logprobs: int | None = within(0)
-    logprob_token_ids: list[int] | None = None
+    logprob_token_ids: Ints | None = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: Ints | None = None
+    bad_words: Texts | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     repetition_detection: dict[str, Any] | None = None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from paged_core.server.protocol.common import REFUSED, SamplingBody, Usage, within
+from paged_core.server.protocol.common import REFUSED, Ints, SamplingBody, Texts, Usage, within
 
 
 class CompletionRequest(SamplingBody):
@@ -14,7 +14,7 @@ class CompletionRequest(SamplingBody):
 
     refused: ClassVar[dict[str, str]] = {**REFUSED, "suffix": "models here continue text and do not fill gaps"}
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: str | Ints | Texts | Annotated[list[Ints], Field(fail_fast=True)]
     echo: bool | None = None
     logprobs: int | None = within(0)
     add_special_tokens: bool | None = None

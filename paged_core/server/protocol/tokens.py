@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from paged_core.server.protocol.chat import Messages
-from paged_core.server.protocol.common import Body
+from paged_core.server.protocol.common import Body, Ints
 
 
 class TokenizeRequest(Body):
@@ -35,7 +35,7 @@ class DetokenizeRequest(Body):
     """Token ids to be read."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Ints
     skip_special_tokens: bool | None = None
 
 
