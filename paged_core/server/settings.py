@@ -31,7 +31,7 @@ class ServeSettings(Layered):
         False, description="Each API key gets a prefix cache of its own, so that none can tell what another asked."
     )
     served_model_name: Names = Field((), description="Names callers may use for the model. [default: the model's name]")
-    max_body: Bytes = Field(16 * 2**20, ge=1024, description="Largest request body; larger ones get 413.")
+    max_body: Bytes = Field(4 * 2**20, ge=1024, description="Largest request body; larger ones get 413.")
     max_queue: int = Field(
         1024, ge=0, description="Requests that may wait beyond those that run; more get 429 with Retry-After."
     )
