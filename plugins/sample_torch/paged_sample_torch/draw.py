@@ -14,7 +14,7 @@ Each filter is a threshold on the scaled logit; tokens that tie with the last on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -48,6 +48,24 @@ class DrawParams:
         return DrawParams(
             self.temperature[index], self.top_k[index], self.top_p[index], self.min_p[index], self.uniform[index]
         )
+
+    def columns(self, like: Tensor) -> Columns:
+        """All of them on the device of `like`, in one transfer."""
+        with np.errstate(divide="ignore"):
+            floor = np.log(self.min_p)
+        return Columns(
+            *beside(np.stack([self.temperature, self.top_k, self.top_p, floor, self.uniform]), like)[:, :, None]
+        )
+
+
+class Columns(NamedTuple):
+    """DrawParams on a device, each float64 [rows, 1]; `floor`: the logarithm of min_p."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    floor: Tensor
+    uniform: Tensor
 
 
 def draw(logits: Tensor, params: DrawParams) -> Tensor:
@@ -95,7 +113,7 @@ def _draw_narrow(logits: Tensor, params: DrawParams) -> Tensor:
     """Draw rows with a small top_k from their best tokens alone, in order of id as in the full row: same result."""
     width = min(int(params.top_k.max()) + 1, logits.shape[1])
     values, ids = logits.topk(width, dim=-1)
-    last_kept = values.gather(1, _column(params.top_k - 1, logits))
+    last_kept = values.gather(1, beside(params.top_k - 1, logits).unsqueeze(1))
     # One more than needed was fetched: if it ties with the k-th best, ties may go on beyond what was fetched.
     spill = (values[:, -1:] >= last_kept).squeeze(1) & (width < logits.shape[1])
     ids, order = ids.sort(dim=-1)
@@ -107,53 +125,56 @@ def _draw_narrow(logits: Tensor, params: DrawParams) -> Tensor:
 
 
 def _draw_wide(logits: Tensor, params: DrawParams, width: int | None = None) -> Tensor:
-    scaled = _scaled(logits, params)
+    columns = params.columns(logits)
+    scaled = _scaled(logits, columns)
     weights = _weights(scaled)
-    threshold = _threshold(scaled, weights, params, width)
+    threshold = _threshold(scaled, weights, (params, columns), width)
     if threshold is not None:
         weights.masked_fill_(scaled < threshold, 0)
-    return _pick(weights, _column(params.uniform, logits))
+    return _pick(weights, columns.uniform)
 
 
 def filtered(logits: Tensor, params: DrawParams) -> Tensor:
     """The logits [rows, vocab] a draw sees: divided by the temperature, -inf where a filter takes the token away."""
-    scaled = _scaled(logits, params)
-    threshold = _threshold(scaled, _weights(scaled), params)
-    result = (logits.double() / _column(params.temperature, logits)).float()
+    columns = params.columns(logits)
+    scaled = _scaled(logits, columns)
+    threshold = _threshold(scaled, _weights(scaled), (params, columns))
+    result = (logits.double() / columns.temperature).float()
     return result if threshold is None else result.masked_fill_(scaled < threshold, -torch.inf)
 
 
-def _scaled(logits: Tensor, params: DrawParams) -> Tensor:
+def _scaled(logits: Tensor, columns: Columns) -> Tensor:
     """(logit - best) / temperature, float64."""
-    scaled = (logits.double() - logits.amax(dim=-1, keepdim=True)) / _column(params.temperature, logits)
+    scaled = (logits.double() - logits.amax(dim=-1, keepdim=True)) / columns.temperature
     # inf - inf: where the best logit is +inf, the tokens that have it share everything.
     return scaled.nan_to_num_(nan=0.0, posinf=0.0, neginf=-torch.inf)
 
 
-def _threshold(scaled: Tensor, weights: Tensor, params: DrawParams, width: int | None = None) -> Tensor | None:
-    """What a scaled logit must reach [rows, 1]; None where no row has a filter.
+def _threshold(
+    scaled: Tensor, weights: Tensor, both: tuple[DrawParams, Columns], width: int | None = None
+) -> Tensor | None:
+    """What a scaled logit must reach [rows, 1]; None where no row has a filter. `both`: here and on the device.
 
     `width`: so many of the best tokens tell every cut, but for ties with the last of them, which it then equals.
     """
+    params, columns = both
     filters = bool(((params.top_k > 0) | (params.top_p < 1.0)).any())
-    if not filters and not bool((params.min_p > 0).any()):
-        return None
-    with np.errstate(divide="ignore"):
-        threshold = _column(np.log(params.min_p), scaled)
     if not filters:
-        return threshold
+        return columns.floor if bool((params.min_p > 0).any()) else None
     if width is not None:
-        return _cut_among(_best(scaled, width), scaled, weights, threshold, params)[0]
-    return _cut(scaled, weights, threshold, params, PREFIX)
+        return _cut_among(_best(scaled, width), scaled, weights, columns.floor, columns)[0]
+    return _cut(scaled, weights, columns.floor, both, PREFIX)
 
 
-def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams, width: int) -> Tensor:
+def _cut(scaled: Tensor, weights: Tensor, threshold: Tensor, both: tuple[DrawParams, Columns], width: int) -> Tensor:
     """Raise `threshold` [rows, 1] to what top-k and then top-p ask for, looking at the `width` best tokens first."""
-    cut, found = _cut_among(_best(scaled, width), scaled, weights, threshold, params)
+    params, columns = both
+    cut, found = _cut_among(_best(scaled, width), scaled, weights, threshold, columns)
     if width < scaled.shape[1] and not bool(found.all()):
         rows = (~found).nonzero().squeeze(1)
         some = params.select(rows.cpu().numpy())
-        cut[rows] = _cut(scaled[rows], weights[rows], threshold[rows], some, width * WIDER)
+        narrower = some, some.columns(scaled)
+        cut[rows] = _cut(scaled[rows], weights[rows], threshold[rows], narrower, width * WIDER)
     return cut
 
 
@@ -165,11 +186,11 @@ def _best(scaled: Tensor, width: int) -> Tensor:
 
 
 def _cut_among(
-    best: Tensor, scaled: Tensor, weights: Tensor, threshold: Tensor, params: DrawParams
+    best: Tensor, scaled: Tensor, weights: Tensor, threshold: Tensor, columns: Columns
 ) -> tuple[Tensor, Tensor]:
     """The threshold [rows, 1], and whether it was found [rows] among the `best` scaled logits [rows, some]."""
-    top_k, top_p = _column(params.top_k, scaled), _column(params.top_p, scaled)
-    kth = best.gather(1, (top_k - 1).clamp(0, best.shape[1] - 1))
+    top_k, top_p = columns.top_k, columns.top_p
+    kth = best.gather(1, (top_k - 1).clamp(0, best.shape[1] - 1).long())
     threshold = torch.where(top_k > 0, torch.maximum(threshold, kth), threshold)
     goal = top_p * weights.masked_fill(scaled < threshold, 0).sum(dim=-1, keepdim=True)
     best_weights = _weights(best).masked_fill_(best < threshold, 0)
@@ -190,7 +211,3 @@ def _pick(weights: Tensor, uniform: Tensor) -> Tensor:
 
 def _weights(scaled: Tensor) -> Tensor:
     return scaled.exp().mul_(WEIGHT_ONE).long()
-
-
-def _column(values: NDArray[np.float64] | NDArray[np.int64], like: Tensor) -> Tensor:
-    return beside(values, like).unsqueeze(1)
