@@ -75,7 +75,8 @@ def _chosen(tools: tuple[Tool, ...], choice: dict[str, Any], most: int | None) -
     mode, names = allowed.get("mode"), allowed.get("tools")
     if mode not in ("auto", "required") or not isinstance(names, list) or not names:
         raise invalid("tool_choice.allowed_tools needs a mode (auto or required) and tools", "tool_choice")
-    return ToolWish(tools, tuple({_named(tools, one): None for one in names}), mode == "required", most)
+    chosen = {tool.name: tool for tool in (_named(tools, one) for one in names)}
+    return ToolWish(tools, tuple(chosen.values()), mode == "required", most)
 
 
 def _named(tools: tuple[Tool, ...], entry: Any) -> Tool:
