@@ -28,8 +28,9 @@ def parts_of(length, window, num_splits, split_tokens, HAS_WINDOW: tl.constexpr,
     if HAS_WINDOW:
         first = tl.maximum(length - window, 0) // TILE * TILE
     context = length - first
-    parts = tl.minimum(tl.maximum(tl.cdiv(context, split_tokens), 1), num_splits)
-    return first, parts, tl.cdiv(tl.cdiv(context, parts), TILE) * TILE
+    parts = tl.minimum(tl.maximum((context + split_tokens - 1) // split_tokens, 1), num_splits)
+    share = (context + parts - 1) // parts
+    return first, parts, (share + TILE - 1) // TILE * TILE
 
 
 @triton.jit(do_not_specialize=["stride_table_row", "window", "split_tokens"])
@@ -97,7 +98,7 @@ def merge_kernel(
 
     # the first part has keys, so the highest is a number from the first round on
     dims = tl.arange(0, WIDTH)
-    acc = tl.zeros([WIDTH], tl.float32)
+    acc = tl.full([WIDTH], 0.0, tl.float32)
     highest, total = float("-inf"), 0.0
     base = (seq * NUM_HEADS + head).to(tl.int64) * num_splits
     for begin in tl.range(0, num_parts, PARTS):

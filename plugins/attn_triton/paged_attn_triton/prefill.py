@@ -39,7 +39,7 @@ def visible_tiles(low, high, window, HAS_WINDOW: tl.constexpr, TILE: tl.constexp
     diagonal = (low + 1) // TILE * TILE
     if HAS_WINDOW:
         first = tl.maximum(low - window + 1, 0) // TILE * TILE
-        full = tl.minimum(tl.cdiv(tl.maximum(high - window + 1, 0), TILE) * TILE, high + 1)
+        full = tl.minimum((tl.maximum(high - window + 1, 0) + TILE - 1) // TILE * TILE, high + 1)
         diagonal = tl.maximum(diagonal, full)
     return first, full, diagonal
 

@@ -139,8 +139,8 @@ def attend_range(
 @triton.jit
 def nothing_seen(ROWS: tl.constexpr, WIDTH: tl.constexpr):
     """The state of rows that saw no key yet: (acc, highest logit, sum of weights)."""
-    acc = tl.zeros([ROWS, WIDTH], tl.float32)
-    return acc, tl.full([ROWS], float("-inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    highest = tl.full([ROWS], float("-inf"), tl.float32)
+    return tl.full([ROWS, WIDTH], 0.0, tl.float32), highest, tl.full([ROWS], 0.0, tl.float32)
 
 
 @triton.jit
