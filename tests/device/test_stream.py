@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +22,32 @@ def test_nobody_else_orders_work_on_a_gpu(repository):
     users = {path.relative_to(repository).as_posix() for path in files if ordering.search(path.read_text())}
     orderly = {user for user in users if not user.startswith("paged_core/bench/")}  # they measure, and may wait
     assert orderly == {"paged_core/device/stream.py", "paged_core/device/upload.py"}
+
+
+def test_nothing_is_collected_during_a_capture_whether_it_succeeds_or_not(monkeypatch):
+    @contextlib.contextmanager
+    def capturing(graph, **options):
+        assert options == {"pool": "the pool", "capture_error_mode": "thread_local"}
+        yield
+
+    for name, value in {"CUDAGraph": object, "graph_pool_handle": lambda: "the pool", "graph": capturing}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    device, seen = CudaAccelerator(torch.device("cpu")), []
+    device.capture(lambda: seen.append(gc.isenabled()))
+    with pytest.raises(ZeroDivisionError):
+        device.capture(lambda: seen.append(1 / 0))
+    assert seen == [False]
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(("answer", "reason"), [(0, ""), (2, "cudaHostRegister of 4,096 bytes failed with error 2")])
+def test_pinning_says_why_it_failed(monkeypatch, answer, reason):
+    asked = []
+    runtime = SimpleNamespace(cudaHostRegister=lambda *arguments: asked.append(arguments) or answer)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    memory = torch.zeros(1024)
+    assert CudaAccelerator(torch.device("cpu")).pin(memory) == reason
+    assert asked == [(memory.data_ptr(), 4096, 0)]
 
 
 @pytest.mark.gpu
