@@ -6,11 +6,13 @@ version, and each kernel's figures by name.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 
+from cubin import parameter_sizes
 from paged_attn_cuda.compile import Compiler
-from paged_attn_cuda.kernels import instances
+from paged_attn_cuda.kernels import PARAMETERS, instances
 from paged_attn_cuda.toolchain import find_toolchain
 from ptxas import resources
 
@@ -18,12 +20,19 @@ from paged_core.settings import cache_dir
 
 
 def main(arch: str) -> None:
-    """Compile through the plugin's own compiler, options and cache, so that the gate is what users run."""
+    """Compile through the plugin's own compiler, options and cache, so that the gate is what users run.
+
+    Fails where a launch would pass arguments of other sizes than the kernel's parameters.
+    """
     compiler = Compiler(arch, cache_dir() / "gates" / "cuda")
     kernels = {}
     for instance in instances():
-        log = compiler.compile(instance.source, instance.name).log
-        kernels[instance.name] = resources(log, instance.shared_bytes)
+        binary = compiler.compile(instance.source, instance.name)
+        passed = [ctypes.sizeof(scalar) for scalar in PARAMETERS[instance.family].values()]
+        taken = parameter_sizes(binary.code, binary.symbol)
+        if passed != taken:
+            sys.exit(f"{instance.name} takes parameters of {taken} bytes, kernels.py passes arguments of {passed}")
+        kernels[instance.name] = resources(binary.log, instance.shared_bytes)
     version = ".".join(map(str, find_toolchain().nvrtc))
     print(json.dumps({"compiler": f"NVRTC {version}", "kernels": kernels}))
 

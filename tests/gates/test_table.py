@@ -9,6 +9,9 @@ from typing import Any
 
 import gate_table as table
 import pytest
+from cubin import parameter_sizes
+from paged_attn_cuda.compile import Compiler
+from paged_attn_cuda.toolchain import find_toolchain
 from ptxas import resources
 
 CUDA_LOG = """ptxas info    : 0 bytes gmem
@@ -170,3 +173,14 @@ def test_the_script_says_what_changed(repository):
     (line,) = script.unexplained({"attn_cuda": {"kernels": rows}})
     assert line.startswith("attn_cuda sm_80 k: spills")
     assert Path(script.table.__file__) == Path(table.__file__)
+
+
+@pytest.mark.skipif(find_toolchain().reasons != (), reason="; ".join(find_toolchain().reasons))
+def test_parameters_are_read_from_machine_code(tmp_path):
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(char a, double* b, int c, short d, long long e, float f) { *b = c; }"
+    )
+    binary = Compiler("sm_80", None, tmp_path).compile("k.cu", "k")
+    assert parameter_sizes(binary.code, binary.symbol) == [1, 8, 4, 2, 8, 4]
+    with pytest.raises(KeyError):
+        parameter_sizes(binary.code, "another")

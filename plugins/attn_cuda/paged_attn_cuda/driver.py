@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,6 @@ from paged_attn_cuda.toolchain import find_toolchain, target_arch
 from paged_core.errors import PluginContractError, PluginLoadError
 
 if TYPE_CHECKING:
-    import ctypes
     from collections.abc import Sequence
 
 _FREE_SHARED_BYTES = 48 * 1024  # what a block may have without opting in to more
@@ -97,7 +97,8 @@ class DeviceKernel:
         self._launcher = launcher
         self._configs: dict[tuple[tuple[int, int, int], int, int], Any] = {}
         self._shared_bytes = _FREE_SHARED_BYTES
-        self._num_arguments = int(loaded.num_arguments)
+        self._sizes = [int(info.size) for info in loaded.arguments_info]
+        self._is_checked = False
 
     def __call__(
         self,
@@ -108,17 +109,24 @@ class DeviceKernel:
     ) -> None:
         """Queue the kernel on torch's current stream; the arguments' values are read before this returns.
 
-        Raises PluginContractError for a wrong number of arguments: the driver would read past their end.
+        Raises PluginContractError where arguments are not as many or not as large, the first time, as the kernel's
+        parameters: it would compute with what lies behind them.
         """
-        if len(arguments) != self._num_arguments:
-            raise PluginContractError(
-                f"attn_cuda: {self.name} has {self._num_arguments} parameters, {len(arguments)} arguments were given"
-            )
+        if not self._is_checked or len(arguments) != len(self._sizes):
+            self._check(arguments)
         if shared_bytes > self._shared_bytes:
             self._launcher.allow_shared(self, shared_bytes)
             self._shared_bytes = shared_bytes
         config = self._configs.get((grid, threads, shared_bytes)) or self._new_config(grid, threads, shared_bytes)
         launch(self._launcher.current_stream(), config, self.loaded, *map(_argument, arguments))
+
+    def _check(self, arguments: Sequence[ctypes._SimpleCData[Any]]) -> None:
+        given = [ctypes.sizeof(argument) for argument in arguments]
+        if given != self._sizes:
+            raise PluginContractError(
+                f"attn_cuda: {self.name} has parameters of {self._sizes} bytes, arguments of {given} were given"
+            )
+        self._is_checked = True
 
     def _new_config(self, grid: tuple[int, int, int], threads: int, shared_bytes: int) -> Any:
         if len(self._configs) >= _MAX_CONFIGS:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from paged_attn_cuda.toolchain import EXTRA, Toolchain, find_toolchain, glance, target_arch
+from paged_attn_cuda.toolchain import EXTRA, MIN_DRIVER, Toolchain, find_toolchain, glance, target_arch
 from paged_core.api.attention import Attention, AttentionNeed
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 from paged_core.device.fitness import age_reasons, shape_reasons
@@ -91,7 +91,10 @@ def _compiler_reasons(presence: Presence, toolchain: Toolchain) -> list[str]:
         reasons.append(
             f"{gpu.name} has compute capability {gpu.shown}, for which {nvrtc} does not compile: a newer one is needed"
         )
-    if presence.cuda is not None and toolchain.nvrtc[0] > presence.cuda[0]:
+    if presence.cuda is not None and presence.cuda < MIN_DRIVER:
+        shown, wanted = (".".join(map(str, version)) for version in (presence.cuda, MIN_DRIVER))
+        reasons.append(f"the NVIDIA driver speaks CUDA {shown}, attn_cuda needs {wanted}: install a newer one")
+    elif presence.cuda is not None and toolchain.nvrtc[0] > presence.cuda[0]:
         reasons.append(
             f"{nvrtc} compiles for drivers of CUDA {toolchain.nvrtc[0]}, this one speaks {presence.cuda[0]}."
             f"{presence.cuda[1]}: install a newer driver, or cuda-bindings and NVRTC of version {presence.cuda[0]}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 EXTRA = 'pip install "paged-core[cuda]"'
 _NVRTC_WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 MIN_NVRTC = (12, 8)  # the first that compiles for sm_100
+MIN_DRIVER = (12, 4)  # the first that tells the sizes of a kernel's parameters
 
 
 @dataclass(frozen=True, slots=True)

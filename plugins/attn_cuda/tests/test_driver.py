@@ -61,7 +61,7 @@ class FakeGpu:
         self.wrapped: list[int] = []
         self.handle = 0
         self.code = 0
-        self.num_arguments = 4
+        self.sizes = [8, 8, 4, 4]
         launch, from_cubin, from_handle = (
             inspect.signature(function)
             for function in (cuda_core.launch, cuda_core.ObjectCode.from_cubin, cuda_core.Stream.from_handle)
@@ -75,7 +75,8 @@ class FakeGpu:
 
         def kernel(*args: Any) -> Any:
             self.loaded.append(get_kernel.bind(None, *args).arguments["name"])
-            return SimpleNamespace(handle=f"handle of {self.loaded[-1]}", num_arguments=self.num_arguments)
+            parameters = [SimpleNamespace(offset=0, size=size) for size in self.sizes]
+            return SimpleNamespace(handle=f"handle of {self.loaded[-1]}", arguments_info=parameters)
 
         def start(*args: Any) -> None:
             given = launch.bind(*args).arguments
@@ -149,10 +150,16 @@ def test_a_null_pointer_is_zero(launcher, gpu):
     assert gpu.launches[0][3][0] == 0
 
 
-def test_a_wrong_number_of_arguments_is_refused(launcher, gpu):
-    with pytest.raises(PluginContractError, match="has 4 parameters, 3 arguments"):
-        launcher.kernel("fill.cu", NAME)((1, 1, 1), 32, 0, ARGUMENTS[:3])
-    assert gpu.launches == []
+def test_arguments_that_are_not_the_kernels_parameters_are_refused(launcher, gpu):
+    kernel = launcher.kernel("fill.cu", NAME)
+    with pytest.raises(PluginContractError, match=r"parameters of \[8, 8, 4, 4\] bytes, arguments of \[8, 8, 4\]"):
+        kernel((1, 1, 1), 32, 0, ARGUMENTS[:3])
+    with pytest.raises(PluginContractError, match=r"arguments of \[8, 4, 4, 4\]"):
+        kernel((1, 1, 1), 32, 0, (ARGUMENTS[0], ctypes.c_int32(-5), *ARGUMENTS[2:]))
+    kernel((1, 1, 1), 32, 0, ARGUMENTS)
+    with pytest.raises(PluginContractError, match=r"arguments of \[8, 8, 4\]"):
+        kernel((1, 1, 1), 32, 0, ARGUMENTS[:3])
+    assert len(gpu.launches) == 1
 
 
 def test_every_launch_goes_to_the_stream_that_is_current_then(launcher, gpu):
@@ -204,7 +211,8 @@ def test_a_driver_that_does_not_load_the_kernel_is_quoted(launcher, monkeypatch)
 def test_names_that_need_a_gpu_to_be_called_exist():
     kernel, device = cuda_core.Kernel, cuda_core.Device
     assert hasattr(kernel, "handle")
-    assert hasattr(kernel, "num_arguments")
+    assert hasattr(kernel, "arguments_info")
+    assert pytest.importorskip("cuda.core._module").ParamInfo._fields == ("offset", "size")
     assert hasattr(device, "set_current")
     assert hasattr(device, "compute_capability")
     properties = type(inspect.getattr_static(device, "properties"))

@@ -105,6 +105,12 @@ def test_a_driver_older_than_nvrtc_is_told_with_both_versions(probe):
     assert "12.8" in reason
 
 
+def test_a_driver_that_is_too_old_for_any_nvrtc_is_told(probe):
+    (reason,) = probe(presence=replace(HERE, cuda=(12, 2)), toolchain=replace(TOOLS, nvrtc=(12, 9))).reasons
+    assert reason == "the NVIDIA driver speaks CUDA 12.2, attn_cuda needs 12.4: install a newer one"
+    assert probe(presence=replace(HERE, cuda=(12, 4)), toolchain=replace(TOOLS, nvrtc=(12, 9))).ok
+
+
 def test_torch_that_sees_no_gpu_where_the_driver_shows_one_is_told(probe):
     (reason,) = probe(torch_sees=False).reasons
     assert "torch sees none" in reason
