@@ -178,7 +178,7 @@ PLUGINS = sorted(path for path in (ROOT / "plugins").glob("*/paged_*/**/*.py"))
 
 MAY_READ_THE_ENVIRONMENT = (
     ROOT / "paged_core/settings.py",
-    # TRITON_INTERPRET is Triton's switch, not ours; asking Triton for it would import it at every start on a CPU (85 ms)
+    # TRITON_INTERPRET is Triton's switch, not ours; asking Triton for it would import it whenever a CPU starts (85 ms)
     ROOT / "plugins/attn_triton/paged_attn_triton/provider.py",
 )
 
