@@ -236,7 +236,7 @@ def house(plugins: Any) -> Iterator[Callable[..., House]]:
         elif script is None:
             executor = ShadowLogits(made.block_size, torch_sampler(made, plugins))
         else:
-            made.tokenizer = ByteTokenizer(script)
+            made.tokenizer = (shape or {}).get("tokenizer") or ByteTokenizer(script)
             executor = ScriptedExecutor([made.tokenizer.id_of(piece) for piece in script])
         gate = StepGate(executor)
         opened.append(House(build_engine(gate, made, plugins=plugins, clock=RealClock()), gate, **settings))

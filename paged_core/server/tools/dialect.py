@@ -71,7 +71,7 @@ def dialect_of(tokenizer: Tokenizer, wanted: str = "auto") -> Dialect:
     return Dialect(
         form,
         native,
-        objects,
+        native and objects,
         single=native and not _written(tokenizer, _history(objects, num_calls=2)),
         system=bool(_written(tokenizer, [{"role": "system", "content": "Be brief."}, _USER])),
         hides_marks=any(_is_control(tokenizer, mark) for mark in (form.opens, form.closes)),
