@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from paged_core.server.answers import Head
 from paged_core.server.chat_answers import ChatAnswer, ChatShape
 from paged_core.server.errors import invalid
-from paged_core.server.generation import Job, check_length, field_names, final_outputs, named, outputs, routing
+from paged_core.server.generation import Job, check_size, field_names, final_outputs, named, outputs, routing
 from paged_core.server.presence import while_connected
 from paged_core.server.protocol.chat import ChatRequest, ChatResponse
 from paged_core.server.replies import json_response, streaming
@@ -65,8 +65,8 @@ async def _job(server: Server, request: Request, body: ChatRequest, turn: Turn) 
         fields["structured_outputs"] = "tools"
     with named(fields):
         params = sampling_params(body, server.settings, **own)
-        ids = await server.in_thread(turn.prompt, server.tokenizer)
-    check_length(server, ids, params)
+        ids = await server.in_thread(request, turn.prompt, server.tokenizer)
+    check_size(server, [ids], params)
     return Job([ids], params, routing(server, request, body), fields)
 
 

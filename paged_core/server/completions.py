@@ -11,7 +11,7 @@ from paged_core.server.answers import CompletionAnswer, CompletionShape, Echo, H
 from paged_core.server.errors import invalid
 from paged_core.server.generation import (
     Job,
-    check_length,
+    check_size,
     field_names,
     final_outputs,
     named,
@@ -53,14 +53,13 @@ async def _job(server: Server, request: Request, body: CompletionRequest) -> tup
     fields = field_names(body)
     with named(fields):
         params = sampling_params(body, server.settings, **_own_params(body))
-        ids = await server.in_thread(_encoded, server, prompts, body.add_special_tokens is not False)
-    for one in ids:
-        check_length(server, one, params)
+        ids = await server.in_thread(request, _encoded, server, prompts, body.add_special_tokens is not False)
+        check_size(server, ids, params)
     kept = [one[len(one) - num_kept(server, one, params) :] for one in ids]
     shape = CompletionShape(
         n=params.n,
         num_logprobs=body.logprobs,
-        echoes=await server.in_thread(_echoes, server, prompts, ids, kept) if body.echo else None,
+        echoes=await server.in_thread(request, _echoes, server, prompts, ids, kept) if body.echo else None,
         special_shown=body.skip_special_tokens is False,
         hide_answer=_only_prompt(body),
         show_prompt_logprobs=body.prompt_logprobs is not None,

@@ -67,8 +67,37 @@ def num_kept(server: Server, ids: list[int], params: SamplingParams) -> int:
     return min(len(ids), asked if asked > 0 else max(1, server.facts.max_model_len - (params.max_tokens or 1)))
 
 
-def check_length(server: Server, ids: list[int], params: SamplingParams) -> None:
-    """400 when prompt and answer together exceed the model. What else can be wrong with a prompt the engine says."""
+def check_size(server: Server, prompts: list[list[int]], params: SamplingParams) -> None:
+    """400 for prompts that do not fit with their answers, and for more log-probabilities than fit into memory. What
+    else can be wrong with a prompt the engine says."""
+    num_entries = 0
+    for ids in prompts:
+        _check_length(server, ids, params)
+        num_entries += _num_logprobs(server, len(ids), params)
+    most = server.settings.max_logprob_entries
+    if num_entries > most:
+        raise invalid(
+            f"up to {num_entries} log-probabilities are asked for; this server allows at most {most} in one request: "
+            "lower max_tokens, n or logprobs",
+            "logprobs",
+        )
+
+
+def _num_logprobs(server: Server, num_prompt: int, params: SamplingParams) -> int:
+    """The most log-probabilities that one prompt and its answers can have."""
+    room = max(0, server.facts.max_model_len - num_prompt)
+    num_tokens = room if params.max_tokens is None else min(room, params.max_tokens)
+    total = 0
+    for count, tokens in (
+        (params.logprobs, num_tokens * params.num_sequences),
+        (params.prompt_logprobs, min(num_prompt, server.facts.max_model_len)),
+    ):
+        if count is not None:
+            total += tokens * (1 + (count if count >= 0 else server.facts.vocab_size))
+    return total
+
+
+def _check_length(server: Server, ids: list[int], params: SamplingParams) -> None:
     longest, most, num = server.facts.max_model_len, params.max_tokens, num_kept(server, ids, params)
     if most is not None and num < longest < num + most:
         raise invalid(

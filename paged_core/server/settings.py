@@ -37,6 +37,9 @@ class ServeSettings(Layered):
     )
     max_n: int = Field(128, ge=1, description="Most answers (n, best_of) one prompt may ask for.")
     max_prompts: int = Field(512, ge=1, description="Most prompts in one request.")
+    max_logprob_entries: int = Field(
+        2**22, ge=1, description="Most log-probabilities one request may ask for in all its tokens and answers."
+    )
     max_stop: int = Field(16, ge=1, description="Most stop strings.")
     max_messages: int = Field(4096, ge=1, description="Most messages in one conversation.")
     max_tools: int = Field(128, ge=0, description="Most tools in one request.")

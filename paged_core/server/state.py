@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +13,7 @@ from fastapi import Depends, Request
 from paged_core.server.errors import ApiError
 from paged_core.server.limits import Admission
 from paged_core.server.settings import ServeSettings
+from paged_core.server.text_threads import TextThreads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from paged_core.engine.aio import AsyncLLM
     from paged_core.engine.config import EngineConfig
     from paged_core.server.tools.dialect import Dialect
-
-_TEXT_THREADS = 2
 
 
 @dataclass(slots=True)
@@ -46,9 +43,7 @@ class Server:
     dialect: Dialect
     phase: Phase = field(default_factory=Phase)
     started: int = field(default_factory=lambda: int(time.time()))
-    texts: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(_TEXT_THREADS, thread_name_prefix="paged-core-text")
-    )
+    texts: TextThreads = field(default_factory=TextThreads)
 
     @property
     def facts(self) -> EngineConfig:
@@ -60,13 +55,13 @@ class Server:
         """The model's tokenizer, safe to use from any thread."""
         return self.llm.engine.tokenizer
 
-    async def in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Run text work (tokenising, templates) off the event loop, so that others are answered meanwhile."""
-        return await asyncio.get_running_loop().run_in_executor(self.texts, work, *arguments)
+    async def in_thread(self, request: Request, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Run text work of a request whose body has been read off the event loop."""
+        return await self.texts.run(len(await request.body()), work, *arguments)
 
     def close(self) -> None:
         """End the text threads."""
-        self.texts.shutdown(wait=False, cancel_futures=True)
+        self.texts.close()
 
     def check_model(self, name: str | None) -> str:
         """The name to answer under. ApiError 404 for a model that is not served here."""

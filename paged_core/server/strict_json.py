@@ -12,6 +12,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 
 from paged_core.server.errors import ApiError, invalid
+from paged_core.server.text_threads import LONG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -23,7 +24,6 @@ MAX_PARTS = 1 << 17
 """Texts, lists and objects in one body, names of members included: checking them takes time on the event loop. Numbers,
 and long texts, take next to none."""
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
-_LARGE = 1 << 16
 
 
 def parse(body: bytes) -> Any:
@@ -72,9 +72,9 @@ class _StrictRequest(Request):
     async def json(self) -> Any:
         """The body's value."""
         body = await self.body()
-        if len(body) < _LARGE:
+        if len(body) < LONG_BYTES:
             return parse(body)
-        return await self.app.state.server.in_thread(parse, body)
+        return await self.app.state.server.in_thread(self, parse, body)
 
 
 def _no_constant(name: str) -> float:

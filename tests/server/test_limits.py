@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
@@ -91,11 +93,10 @@ def test_more_requests_than_may_wait_get_429_and_a_time_to_come_back(house):
     server = house(shape={**ROOMY, "max_num_seqs": 1}, max_queue=1)
 
     async def main():
-        async with (
-            server.call(COMPLETIONS, {**ENDLESS, "stream": True}) as first,
-            server.call(COMPLETIONS, ENDLESS) as second,
-        ):
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(server.call(COMPLETIONS, {**ENDLESS, "stream": True}))
             await first.until(lambda call: "data: " in call.text)
+            second = await stack.enter_async_context(server.call(COMPLETIONS, ENDLESS))
             async with asyncio.timeout(30):
                 while server.server.admission.inside < 2:
                     await asyncio.sleep(0.001)
@@ -206,3 +207,32 @@ def test_requests_with_one_id_do_not_meet(house):
         assert isinstance(response, httpx.Response)
         assert response.headers["x-request-id"] == "same"
         assert response.json()["choices"] == server.post(COMPLETIONS, body).json()["choices"]
+
+
+def test_log_probabilities_are_bounded_over_the_whole_request(house):
+    server = house(table=True, max_logprob_entries=100)
+    fits = {**GOOD, "logprobs": 4, "max_tokens": 10, "n": 2, "temperature": 1}
+    assert server.post(COMPLETIONS, fits).status_code == 200
+    for more in ({"max_tokens": 11}, {"n": 3}, {"logprobs": 5}, {"prompt": ["a", "b"]}, {"prompt_logprobs": 0}):
+        response = server.post(COMPLETIONS, {**fits, **more})
+        assert response.json()["error"]["param"] == "logprobs", more
+    chat = {"messages": [{"role": "user", "content": "x"}], "logprobs": True}
+    assert server.post("/v1/chat/completions", {**chat, "max_tokens": 100}).status_code == 200
+    assert server.post("/v1/chat/completions", chat).status_code == 400, "it may go on to the model's limit"
+
+
+def test_long_texts_do_not_hold_up_short_ones(house):
+    server = house(["Hi"])
+    entered, leave = threading.Event(), threading.Event()
+
+    async def main():
+        blocked = asyncio.create_task(server.server.texts.run(1 << 20, lambda: (entered.set(), leave.wait(30))))
+        await asyncio.to_thread(entered.wait, 30)
+        waiting = asyncio.create_task(server.arequest("POST", COMPLETIONS, json={**GOOD, "padding": "x" * 100_000}))
+        answered = await server.arequest("POST", COMPLETIONS, json=GOOD)
+        assert not waiting.done()
+        leave.set()
+        await blocked
+        return answered, await waiting
+
+    assert [response.status_code for response in asyncio.run(main())] == [200, 200]
