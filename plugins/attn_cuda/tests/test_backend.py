@@ -45,7 +45,7 @@ def check_steps(scene: Scene, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-@pytest.mark.parametrize(("dtype", "kv_dtype"), PAIRS, ids="-".join)
+@pytest.mark.parametrize(("dtype", "kv_dtype"), PAIRS, ids=map("-".join, PAIRS))
 def test_every_instantiation_equals_the_oracle(backend: Make, dtype: str, kv_dtype: str, head_dim: int) -> None:
     scene = scene_of(backend(dtype=dtype, kv_dtype=kv_dtype, head_dim=head_dim), LENGTHS)
     scales = {"k_scale": (0.5, 0.25), "v_scale": (2.0, 0.125)} if kv_dtype == FP8 else {}
@@ -75,7 +75,8 @@ def test_cut_contexts_are_merged(host_backend: Make, launcher: Any, window: int 
     required = frozenset({"lse"}) if lse else frozenset()
     scene = scene_of(host_backend(windows=windows, required=required), (1, 127, 128, 129, 385, 1030))
     layer = replace(scene.layer, window=window)
-    scene.step([replace(span, count=span.count - 1) for span in scene.spans([0] * 6) if span.count > 1], layer)
+    prompts = [replace(span, count=span.count - 1) for span in scene.spans([0] * 6) if span.count > 1]
+    scene.check(prompts, f"prefills under window {window}", layer)
     launcher.launches.clear()
     scene.check(scene.spans([length - 1 for length in scene.lengths]), f"decodes under window {window}", layer)
     assert [name.split("<")[0] for name in launcher.launches] == ["paged::write", "paged::decode", "paged::merge"]
