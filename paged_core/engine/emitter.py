@@ -8,6 +8,7 @@ import numpy as np
 
 from paged_core.engine.endings import Ending, Endings
 from paged_core.engine.outputs import Answer
+from paged_core.engine.tallies import Tallies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +29,7 @@ class Emitter:
         self._answers: dict[str, Answer] = {}
         self._endings = Endings(ledger.rows, eos_token_ids)
         self._watched = np.zeros(ledger.rows.capacity, dtype=bool)
+        self.tallies = Tallies(ledger.rows.capacity)
         self.num_finished: dict[str, int] = {}
         self.num_generated = 0
 
@@ -49,6 +51,7 @@ class Emitter:
             valid &= ~self._ledger.beams.drew(plan.sample_rows)
             outputs += self._beams(now)
         news: dict[str, Answer] = {}
+        self.tallies.step(plan.num_tokens, plan.sample_rows[valid], now)
         self._note_first_tokens(plan, valid, now)
         self._enter(plan, result, np.nonzero(valid)[0], 0, news)
         for column in range(1, result.tokens.shape[1]):  # what was forced after a draw, until something ends it
@@ -90,6 +93,7 @@ class Emitter:
             if (answer := self._answer(start.row)) is None:
                 continue  # it ended while its first step was in flight
             self._endings.start(start.row, start.params)
+            self.tallies.started(start.row)
             self._watched[start.row] = answer.watched
             answer.metrics.num_cached_tokens = self._ledger.num_cached[answer.group.id]
 
@@ -98,8 +102,13 @@ class Emitter:
         for row in drawn[plan.sample_positions[valid] == self._ledger.rows.num_prompt[drawn]]:
             answer = self._answer(int(row))
             assert answer is not None
-            if answer.metrics.first_token_time is None:
-                answer.metrics.first_token_time = now
+            self._note_first_token(answer, now)
+
+    def _note_first_token(self, answer: Answer, now: float) -> None:
+        if answer.metrics.first_token_time is None:
+            answer.metrics.first_scheduled_time = answer.group.first_scheduled
+            answer.metrics.first_token_time = now
+            self.tallies.first_token(answer.metrics)
 
     def _beams(self, now: float) -> list[RequestOutput]:
         """Outputs of the beam searches that this step brought to their end."""
@@ -108,8 +117,7 @@ class Emitter:
             answer, search = self._answers[group.id], self._ledger.beams.search(group)
             assert search is not None
             self.num_generated += len(group.live)
-            if answer.metrics.first_token_time is None:
-                answer.metrics.first_token_time = now
+            self._note_first_token(answer, now)
             if search.done:
                 outputs.append(self.finish(group, "stop", now))
         return outputs
@@ -177,7 +185,10 @@ class Emitter:
             for branch in answer.branches:
                 reason = branch.finish_reason or "error"
                 self.num_finished[reason] = self.num_finished.get(reason, 0) + 1
-        return answer.output(finished=finished)
+        output = answer.output(finished=finished)
+        if finished:
+            self.tallies.finished(answer.metrics, (branch.finish_reason for branch in answer.branches))
+        return output
 
     def _group(self, row: int) -> Group | None:
         return self._ledger.queues.group_of_row[row]

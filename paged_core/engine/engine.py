@@ -12,6 +12,7 @@ from paged_core.engine.compiling import Arrival, Compiling
 from paged_core.engine.emitter import Emitter
 from paged_core.engine.intake import Intake
 from paged_core.engine.metrics import EngineStats
+from paged_core.engine.survey import Focus, PoolSurvey, survey
 from paged_core.errors import EngineDeadError, PagedError, PluginContractError, RequestError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from paged_core.api.scheduler import Scheduler
     from paged_core.engine.config import EngineConfig
     from paged_core.engine.ledger import Ledger
+    from paged_core.engine.tallies import TallySheet
     from paged_core.engine.view import LedgerView
     from paged_core.tracing import Trace
 
@@ -252,7 +254,17 @@ class Engine:
             pool=pool,
             ttft=accounts.ttft(),
             tpot=accounts.tpot(),
+            preempted_tokens=dict(self._ledger.residence.preempted_tokens),
+            preemption_s=dict(self._ledger.residence.preemption_s),
         )
+
+    def tallies(self) -> TallySheet:
+        """Histograms of times and lengths since the engine started."""
+        return self._emitter.tallies.sheet()
+
+    def survey(self, focus: Focus = Focus()) -> PoolSurvey:  # noqa: B008 - a tuple
+        """The pool block by block and who is in which queue, now."""
+        return survey(self._ledger, self._clock.now(), focus)
 
     def watch(self, trace: Trace) -> None:
         """Time the phases of every step from now on."""

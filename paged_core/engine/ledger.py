@@ -63,6 +63,11 @@ class Ledger:
         """Groups evicted so far, by mode."""
         return self._residence.num_preemptions
 
+    @property
+    def residence(self) -> Residence:
+        """Who counts what preemptions cost."""
+        return self._residence
+
     # -- what the engine asks -------------------------------------------------------------------------------------
 
     def add(self, request: Request, seed: int, search: BeamSearch | None = None) -> Group:

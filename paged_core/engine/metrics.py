@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,3 +62,5 @@ class EngineStats:
     pool: PoolHistory = PoolHistory()
     ttft: Quantiles | None = None  # time to first token of recent requests
     tpot: Quantiles | None = None  # time per output token after the first
+    preempted_tokens: Mapping[str, int] = field(default_factory=dict)  # tokens whose KV left the device, by mode
+    preemption_s: Mapping[str, float] = field(default_factory=dict)  # what preemptions were expected to cost, by mode

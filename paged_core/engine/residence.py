@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paged_core.api.preemption import num_recomputed_tokens
 from paged_core.api.request import Residency
 from paged_core.errors import PluginContractError
 
@@ -36,7 +37,8 @@ class Moves:
 
 
 class Residence:
-    """Evicts, opens and returns groups. `num_preemptions` counts evictions by mode."""
+    """Evicts, opens and returns groups. By mode: `num_preemptions` counts evictions, `preempted_tokens` the tokens
+    whose keys and values left the device, `preemption_s` the seconds that the plugin expected them to cost."""
 
     def __init__(self, queues: Queues, allocator: Allocator, branches: Branches, preemption: Preemption) -> None:
         self._queues = queues
@@ -45,10 +47,13 @@ class Residence:
         self._preemption = preemption
         self._warned_no_host_room = False
         self.num_preemptions = {"swap": 0, "recompute": 0}
+        self.preempted_tokens = {"swap": 0, "recompute": 0}
+        self.preemption_s = {"swap": 0.0, "recompute": 0.0}
 
     def evict(self, group: Group, moves: Moves) -> None:
         """Swap `group` out if the plugin says so and the host has room, else drop its blocks to be recomputed."""
-        mode = self._preemption.evict(group, self._num_blocks(group), self._allocator.stats().host_free).mode
+        chosen = self._preemption.evict(group, self._num_blocks(group), self._allocator.stats().host_free)
+        mode, num_tokens = chosen.mode, num_recomputed_tokens(group)
         if mode == "swap":
             pairs = self._allocator.swap_out(group)
             if pairs is None:
@@ -64,6 +69,8 @@ class Residence:
                 self._queues.rows.num_computed[seq.row] = 0
             self._branches.drop(group)
         self.num_preemptions[mode] += 1
+        self.preempted_tokens[mode] += num_tokens
+        self.preemption_s[mode] += chosen.cost_s
         self._queues.preempt(group, Residency.HOST if mode == "swap" else Residency.NONE)
 
     def eviction_cost(self, group: Group) -> float:
