@@ -77,6 +77,7 @@ def test_cut_contexts_are_merged(host_backend: Make, launcher: Any, window: int 
     layer = replace(scene.layer, window=window)
     prompts = [replace(span, count=span.count - 1) for span in scene.spans([0] * 6) if span.count > 1]
     scene.check(prompts, f"prefills under window {window}", layer)
+    scene.check(scene.spans([min(7, n - 1) for n in scene.lengths]), "chunks that begin within a tile of keys", layer)
     launcher.launches.clear()
     scene.check(scene.spans([length - 1 for length in scene.lengths]), f"decodes under window {window}", layer)
     assert [name.split("<")[0] for name in launcher.launches] == ["paged::write", "paged::decode", "paged::merge"]
