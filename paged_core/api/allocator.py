@@ -94,6 +94,14 @@ class BlockStats:
         return self.total - self.free
 
 
+class BlockMarks(NamedTuple):
+    """What an allocator knows of each block; copies, which any thread may read."""
+
+    refs: NDArray[np.int32]  # [num_blocks] references, pins included
+    cached: NDArray[np.bool_]  # [num_blocks] whether the content can be hit, referenced or not
+    host_refs: NDArray[np.int32]  # [num_host_blocks]
+
+
 class Scratch(ABC):
     """A block budget for one decision: the scheduler plans against it, nothing is allocated.
 
@@ -233,6 +241,13 @@ class Allocator(ABC):
     @abstractmethod
     def stats(self) -> BlockStats:
         """A snapshot; cheap enough for every step."""
+
+    def marks(self) -> BlockMarks | None:
+        """Every block's state between steps, for a map of the pool; cheap enough for a few times a second.
+
+        None, the default: not told, and who draws the map counts the tables of running sequences.
+        """
+        return None
 
     @abstractmethod
     def check(self) -> None:

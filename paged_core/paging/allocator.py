@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from paged_core.api.allocator import Allocator, AllocatorNeed, BlockCopy, BlockStats, SwapPair
+from paged_core.api.allocator import Allocator, AllocatorNeed, BlockCopy, BlockMarks, BlockStats, SwapPair
 from paged_core.errors import PluginContractError
 from paged_core.paging.hits import find_hits
 from paged_core.paging.host import HostPool
@@ -306,6 +306,10 @@ class PagedAllocator(Allocator):
             saved=pool.num_saved,
             ref_counts=tuple(pool.histogram[1:]),
         )
+
+    def marks(self) -> BlockMarks:
+        """What the pools know of each block."""
+        return BlockMarks(self.pool.refs.copy(), self.pool.frozen.copy(), np.array(self.host.refs, dtype=np.int32))
 
     def check(self) -> None:
         """Assert the laws over the whole pool: O(blocks + tokens)."""
