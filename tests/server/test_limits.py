@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
+from paged_core.server.limits import time_limit
+
 COMPLETIONS = "/v1/completions"
 GOOD = {"prompt": "abc", "temperature": 0, "max_tokens": 3}
 ENDLESS = {"prompt": "abc", "temperature": 0, "ignore_eos": True, "max_tokens": 4000}
@@ -152,6 +154,15 @@ def test_a_request_ends_when_its_time_is_over(house, way, stream):
         assert response.json()["error"]["code"] == "timeout"
         assert response.headers["x-should-retry"] == "false"
     asyncio.run(server.idle())
+
+
+def test_the_least_of_all_time_limits_counts():
+    assert time_limit({}, None, 0) is None
+    assert time_limit({}, None, 9) == 9
+    assert time_limit({"x-request-timeout": "5"}, None, 0) == 5
+    assert time_limit({"x-request-timeout": "5"}, 3, 9) == 3
+    assert time_limit({"x-request-timeout": "2.5"}, 3, 9) == 2.5
+    assert time_limit({"x-request-timeout": "50"}, 30, 9) == 9
 
 
 def test_a_queued_request_ends_when_its_time_is_over(house):
