@@ -34,12 +34,15 @@ def decode_config(shape: Shape) -> Config:
     if not shape.capability:
         return Config(rows, 64, 4, 1)
     if shape.dtype == "float32":
-        return Config(rows, 16, 4, 3)
-    return Config(rows, max(32, min(128, 8192 // shape.width)), 4, 5)
+        return Config(rows, 16, 8 if shape.in_codes else 4, 3)
+    return Config(rows, max(32, min(64 if shape.in_codes else 128, 8192 // shape.width)), 4, 5)
 
 
 def prefill_config(shape: Shape, plain: bool) -> Config:
-    """`plain`: neither window nor softcap, which take registers. Rows do not depend on that: a step's grid is one."""
+    """`plain`: neither window nor softcap, which take registers, as masks of narrower heads do.
+
+    Rows depend on neither: a step has one grid for all layers.
+    """
     rows, tile, warps = _prefill_tile(shape, plain and not shape.in_codes)
     return Config(max(rows, padded(shape.group)), tile, warps, 3)
 
@@ -50,13 +53,13 @@ def _prefill_tile(shape: Shape, light: bool) -> tuple[int, int, int]:
     if not capability:
         return 128, 64, 4
     if shape.dtype == "float32":
-        return 32, 16, 4
+        return (16, 16, 8) if shape.in_codes else (32, 16, 4)
     if shape.in_codes and not shape.by_hardware:
         return (64, 32, 4) if width <= 128 else (64, 32, 8)
     if 90 <= capability < 120:
         return 128, (128 if light else 64) if width <= 128 else (64 if light else 32), 8
     if width <= 128:
-        return 128, 64, 8
+        return 128, 64 if width < 128 or (light and shape.head_dim == width) else 32, 8
     return 64, 32, 8  # of which 8.6 and 8.9 have shared memory enough, too
 
 

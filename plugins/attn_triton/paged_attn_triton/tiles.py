@@ -18,6 +18,7 @@ from paged_attn_triton.e4m3 import decode_e4m3
 def key_rows(
     table_ptr, begin, keys, visible, kv_head,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """Where the key rows of positions `keys` = begin .. begin + TILE - 1 start: int64 elements from the cache's start.
 
@@ -25,8 +26,10 @@ def key_rows(
     """
     if BLOCK_SIZE % TILE == 0:  # the whole tile lies in one block
         blocks = tl.load(table_ptr + begin // BLOCK_SIZE)
-    else:
+    elif MASKED:
         blocks = tl.load(table_ptr + keys // BLOCK_SIZE, mask=visible, other=0)
+    else:
+        blocks = tl.load(table_ptr + keys // BLOCK_SIZE)
     rows = (blocks.to(tl.int64) * 2 * NUM_KV_HEADS + kv_head) * BLOCK_SIZE
     return rows * HEAD_DIM + keys % BLOCK_SIZE * HEAD_DIM
 
@@ -105,7 +108,7 @@ def attend_tile(
     present = keys <= last
     if HAS_WINDOW:
         present = present & (keys > tl.min(positions, 0) - window)
-    offsets = key_rows(table_ptr, begin, keys, present, kv_head, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE)
+    offsets = key_rows(table_ptr, begin, keys, present, kv_head, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE, TILE, MASKED)
     k = load_tile(kv_ptr, offsets, present, HEAD_DIM, WIDTH, q.dtype, IN_CODES, BY_HARDWARE, True, MASKED)
     x = logits_of(q, k, scale, softcap, HAS_SOFTCAP)
     if MASKED:
