@@ -22,8 +22,9 @@ FLOAT, HALF = ("float32", "float32"), ("bfloat16", "bfloat16")
 
 
 def scene_of(launcher: HostLauncher, types: tuple[str, str], head_dim: int, lengths: list[int]) -> Scene:
-    need = AttentionNeed("cpu", *types, 4, 2, head_dim, 16, max_len=1024, max_rows=8, token_budget=1024)
+    need = AttentionNeed("cpu", *types, 4, 2, head_dim, 16, max_len=384, max_rows=8, token_budget=1024)
     need = replace(need, required=frozenset({"lse", "sliding_window", "fused_rope"}), windows=(20,))
+    launcher.num_processors = 1000  # contexts are cut into as many ranges as there may be: 3
     scene = Scene(CheckedAttention(need, launcher), need, lengths)
     scene.tables = scene.tables[: len(lengths) + 1, : -(-lengths[0] // 16)].copy()  # ends with the first, the longest
     scene.poison()
@@ -39,11 +40,11 @@ def prefills(launcher: HostLauncher) -> None:
 
 def decodes(launcher: HostLauncher) -> None:
     for types in (HALF, FLOAT):
-        scene = scene_of(launcher, types, 48, [300, 40, 17])
+        scene = scene_of(launcher, types, 48, [300, 200, 17])
         scene.step(scene.spans([0, 0, 0]))
         for window in (None, 20):
-            scene.check(scene.spans([299, 39, 16]), "decodes", replace(scene.layer, window=window))
-        scene.check(scene.spans([299, 40, 16])[::-1], "decodes that use some of the ranges they may")
+            scene.check(scene.spans([299, 199, 16]), "decodes", replace(scene.layer, window=window))
+        scene.check(scene.spans([299, 200, 16])[::-1], "a decode whose last range is the last of all")
 
 
 def padding(launcher: HostLauncher) -> None:
