@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from paged_core.errors import ConfigError
+from paged_core.server.connection import Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -63,6 +64,7 @@ class _Process(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
+                http=Connection,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

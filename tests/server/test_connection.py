@@ -1,0 +1,129 @@
+"""What comes before a body is bounded, in bytes and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from paged_core.server import connection
+from paged_core.server.connection import MAX_HEAD, Connection
+
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+REQUEST = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture
+def serving(house):
+    """Real sockets over the app: yields a function that opens a connection."""
+    server = house(["Hi"])
+
+    @asynccontextmanager
+    async def serve():
+        config = uvicorn.Config(server.app, lifespan="off", log_config=None, access_log=False)
+        config.load()
+        state = ServerState()
+        loop = asyncio.get_running_loop()
+        listening = await loop.create_server(lambda: Connection(config, state, {}), "127.0.0.1", 0)
+        opened = []
+
+        async def connect():
+            opened.append(await asyncio.open_connection(*listening.sockets[0].getsockname()))
+            return opened[-1]
+
+        yield connect
+        for _, writer in opened:
+            writer.transport.abort()
+        listening.close()
+        await listening.wait_closed()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+
+    return serve
+
+
+async def answer_to(connect, *pieces):
+    """Status line of the answer, b"" for none; sends until the server closes."""
+    reader, writer = await connect()
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        return await asyncio.wait_for(reader.readline(), 30)
+    except ConnectionError:
+        return b""
+
+
+def run(serving, *pieces):
+    async def main():
+        async with serving() as connect:
+            return await answer_to(connect, *pieces)
+
+    return asyncio.run(main())
+
+
+def test_ordinary_requests_pass_in_pieces_of_any_size(serving):
+    whole = REQUEST + b"X-A: " + b"a" * 20_000 + b"\r\n\r\n"
+    assert run(serving, whole).startswith(b"HTTP/1.1 200")
+    assert run(serving, *(whole[i : i + 700] for i in range(0, len(whole), 700))).startswith(b"HTTP/1.1 200")
+
+
+def test_a_large_body_that_comes_with_its_head_is_not_taken_for_one(serving):
+    body = b'{"prompt": "abc", "temperature": 0, "padding": "' + b"x" * 200_000 + b'"}'
+    head = POST + f"Content-Length: {len(body)}\r\n\r\n".encode()
+    assert run(serving, head + body).startswith(b"HTTP/1.1 200")
+    chunked = head.replace(b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked")
+    assert run(serving, chunked + b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n").startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [REQUEST, *[b"X-%d: " % i + b"a" * 1000 + b"\r\n" for i in range(100)], b"\r\n"],
+        [REQUEST + b"X-A: ", *[b"a" * 1000] * 100, b"\r\n\r\n"],
+        [REQUEST + b"X-A", *[b"a" * 1000] * 100, b": 1\r\n\r\n"],
+        [b"GET /", *[b"a" * 1000] * 100, b" HTTP/1.1\r\nHost: x\r\n\r\n"],
+        [b"GET /" + b"a" * 2 * MAX_HEAD + b" HTTP/1.1\r\nHost: x\r\n\r\n"],
+        [POST + b"Transfer-Encoding: chunked\r\n\r\n5;", *[b"a" * 1000] * 100, b"\r\nhello\r\n0\r\n\r\n"],
+    ],
+    ids=["many headers", "a long value", "a long name", "a long path", "at once", "a chunk's extension"],
+)
+def test_a_head_without_end_ends_its_connection(serving, pieces):
+    assert run(serving, *pieces)[:12] in (b"HTTP/1.1 400", b"")
+
+
+def test_a_connection_without_a_request_is_closed(serving, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+    assert run(serving) == b""
+    assert run(serving, b"GET /hea") == b""
+    assert run(serving, REQUEST) == b""
+
+
+def test_a_request_that_is_being_answered_has_time(serving, monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.05)
+
+    async def main():
+        async with serving() as connect:
+            reader, writer = await connect()
+            writer.write(POST + b"Content-Length: 15\r\n\r\n")
+            await asyncio.sleep(0.15)
+            writer.write(b'{"prompt": "a"}')
+            return await reader.readline()
+
+    assert asyncio.run(main()).startswith(b"HTTP/1.1 200")
+
+
+def test_connections_can_be_used_again(serving):
+    async def main():
+        async with serving() as connect:
+            reader, writer = await connect()
+            for _ in range(3):
+                writer.write(REQUEST + b"X-A: " + b"a" * 30_000 + b"\r\n\r\n")
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+                await reader.readexactly(length)
+                assert head.startswith(b"HTTP/1.1 200")
+
+    asyncio.run(main())
