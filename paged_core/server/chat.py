@@ -59,7 +59,7 @@ async def _job(server: Server, request: Request, body: ChatRequest, turn: Turn) 
         "max_tokens": body.max_completion_tokens if long else body.max_tokens,
     }
     own |= turn.params()
-    form = _form(body, turn)
+    form = turn.form()
     if form is not None:
         own["structured_outputs"] = form
         fields["structured_outputs"] = "tools"
@@ -74,11 +74,3 @@ def _num_logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs: true", "top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def _form(body: ChatRequest, turn: Turn) -> dict[str, Any] | None:
-    """The form that a tool call forces. It leaves no room for another."""
-    form = turn.form()
-    if form is not None and (body.response_format or body.structured_outputs):
-        raise invalid("the tool call already has a form; response_format does not go with it", "response_format")
-    return form

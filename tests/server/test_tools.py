@@ -7,6 +7,8 @@ import json
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from paged_core.testing.tokenizer import ByteTokenizer
+
 PATH = "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hello"}]
 LONG = {"max_model_len": 2048, "num_blocks": 1024}
@@ -186,6 +188,23 @@ def test_v12_a_required_call_is_valid_whatever_the_model_would_like_to_say(house
                 assert_valid(name, json.loads(arguments))
 
 
+def test_a_strict_tool_is_called_by_a_model_that_likes_to_as_its_schema_says(house):
+    tokenizer = ByteTokenizer(["<tool_call>"])
+    server = house(shape={**LONG, "tokenizer": tokenizer})
+    strict = [tool("get_weather", WEATHER, strict=True), tool("now", strict=False)]
+    body = {**ASK, "tools": strict, "temperature": 1, "max_tokens": 150, "stop": ["</tool_call>"]}
+    body |= {"logit_bias": {str(tokenizer.id_of("<tool_call>")): 100}}
+    names = set()
+    for seed in range(4):
+        ((content, calls, reason),) = both(server, {**body, "seed": seed})
+        assert (content, reason) == ("", "tool_calls")
+        ((name, arguments),) = calls
+        names.add(name)
+        if name == "get_weather":
+            assert_valid(name, json.loads(arguments))
+    assert "get_weather" in names
+
+
 def test_v12_several_required_calls(house):
     server = house(shape=LONG)
     body = {**ASK, "tools": TOOLS[1:], "tool_choice": "required", "temperature": 1}
@@ -215,10 +234,11 @@ def test_a_prescribed_form_leaves_no_room_for_calls(house):
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "<tool_call>"}}}
     assert both(server, {**ASK, "response_format": form}) == [('"<tool_call>"', [], "stop")]
     refused(server.post(PATH, {**ASK, "response_format": form, "tool_choice": "required"}), "response_format")
-    message = refused(
-        server.post(PATH, {**ASK, "structured_outputs": {"regex": "a"}, "tool_choice": named("now")}), "response_format"
-    )
-    assert "already has a form" in message
+    regex = {"structured_outputs": {"regex": "a"}, "tool_choice": named("now")}
+    message = refused(server.post(PATH, {**ASK, **regex}), "structured_outputs")
+    assert "form of its own" in message
+    text = {"response_format": {"type": "text"}, "tool_choice": named("now")}
+    assert both(server, {**ASK, **text}) == [("", [("now", "{}")], "tool_calls")]
 
 
 CANNOT = {"type": "object", "properties": {"a": {"not": {}}}}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paged_core.errors import RequestError
 from paged_core.server.rendering import Conversation, has_control, prompt_ids
-from paged_core.server.tools.grammar import call_grammar
+from paged_core.server.tools.grammar import answer_grammar, call_grammar
 from paged_core.server.tools.plain import PlainReader
 from paged_core.server.tools.reader import ToolReader
 
@@ -35,11 +35,17 @@ class CallTurn:
         return prompt_ids(tokenizer, self.chat)
 
     def form(self) -> dict[str, Any] | None:
-        """A grammar of calls where one is required."""
+        """A grammar of calls where one is required, of text and calls where a tool is strict.
+
+        Not the latter where calls need marks that are control tokens, which no grammar allows: there would be none.
+        """
+        form = self.dialect.form
         if not self.wish.forced:
-            return None
+            can_write = form.bare or not self.dialect.hides_marks
+            strict = can_write and any(tool.strict for tool in self.wish.callable)
+            return answer_grammar(form, self.wish.callable) if strict else None
         most = 1 if self.dialect.single else self.wish.most
-        return call_grammar(self.dialect.form, self.wish.callable, most)
+        return call_grammar(form, self.wish.callable, most)
 
     def params(self) -> dict[str, Any]:
         """Marks that are control tokens must be in the text to be read."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paged_core.server.conversation import conversation_of
+from paged_core.server.errors import invalid
 from paged_core.server.tools import history
 from paged_core.server.tools.called import CallTurn
 from paged_core.server.tools.declared import wish_of
@@ -27,7 +28,10 @@ def turn_for(server: Server, body: ChatRequest) -> Turn:
     if not wish.tools and not history.speaks_of_tools(chat.messages):
         return PlainTurn(chat)
     chat = replace(chat, messages=history.checked(chat.messages, server.settings))
-    if _has_form(body) and not wish.forced:
+    form = _form_field(body)
+    if form is not None and wish.forced:
+        raise invalid(f"a required tool call has a form of its own; {form} does not go with it", form)
+    if form is not None:
         wish = replace(wish, callable=())
     dialect = server.dialect
     shown = wish.tools if body.tool_choice != "none" else ()
@@ -35,6 +39,8 @@ def turn_for(server: Server, body: ChatRequest) -> Turn:
     return CallTurn(write(chat, shown, dialect), wish, dialect)
 
 
-def _has_form(body: ChatRequest) -> bool:
-    asked = body.response_format
-    return body.structured_outputs is not None or (asked is not None and asked.type != "text")
+def _form_field(body: ChatRequest) -> str | None:
+    """The field that prescribes the answer's form."""
+    if body.response_format is not None and body.response_format.type != "text":
+        return "response_format"
+    return None if body.structured_outputs is None else "structured_outputs"

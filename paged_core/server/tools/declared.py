@@ -21,11 +21,13 @@ NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A declared function. `parameters`: the JSON Schema of its arguments, an object."""
+    """A declared function. `parameters`: the JSON Schema of its arguments, an object; `strict`: a call that the model
+    makes by itself obeys it, too."""
 
     name: str
     parameters: dict[str, Any]
     description: str | None = None
+    strict: bool = False
 
     def shown(self) -> dict[str, Any]:
         """As templates take it."""
@@ -124,4 +126,4 @@ def _tool(place: str, entry: dict[str, Any]) -> Tool:
         raise invalid(f"{place}.function.parameters is not a JSON Schema: {fault}", "tools")
     if parameters.get("type", "object") != "object":
         raise invalid(f"{place}.function.parameters must describe an object", "tools")
-    return Tool(name, parameters, description)
+    return Tool(name, parameters, description, bool(function.get("strict")))

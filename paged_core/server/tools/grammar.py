@@ -1,8 +1,10 @@
-"""call_grammar: the answers that are nothing but valid calls of given tools."""
+"""Grammars of answers: nothing but valid calls, or text in which every call is valid."""
 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,15 +35,42 @@ def call_grammar(form: CallFormat, tools: Sequence[Tool], most: int | None) -> d
     a schema or refuses it.
     """
     more = min(most or MOST_CALLS, MOST_CALLS) - 1
-    opens = "" if form.bare else form.opens + form.margin
-    closes = form.margin + form.closes
-    choice = " | ".join(f"call{i}" for i in range(len(tools)))
-    lines = [f"start: call ({_literal(form.separator)} call){{0,{more}}}" if more else "start: call", f"call: {choice}"]
+    calls = f"call ({_literal(form.separator)} call){{0,{more}}}" if more else "call"
+    head = "" if form.bare else form.opens + form.margin
+    return _fields([f"start: {calls}", *_calls(form, head, tools)])
+
+
+def answer_grammar(form: CallFormat, tools: Sequence[Tool]) -> dict[str, Any]:
+    """Fields of StructuredOutputsParams: any text, in which what begins as a call is one. Arguments of tools that are
+    not `strict` are any object."""
+    loose = [tool if tool.strict else replace(tool, parameters={"type": "object"}) for tool in tools]
+    text = f"/(?s:.+)/ & ~/(?s:.*){re.escape(form.opens)}(?s:.*)/"
+    if form.bare:
+        rules = [
+            f"start: TEXT? | call ({_literal(form.separator)} call)*",
+            rf"TEXT: {text} & ~/\s*\{{(?s:.*)/",
+        ]
+        return _fields([*rules, *_calls(form, "", loose)])
+    rules = [
+        "start: (opening call)* TEXT?",
+        f"opening[suffix={_literal(form.opens)}]: /(?s:.*)/",
+        f"TEXT: {text}",
+    ]
+    return _fields([*rules, *_calls(form, form.margin, loose)])
+
+
+def _calls(form: CallFormat, head: str, tools: Sequence[Tool]) -> list[str]:
+    """The rules of `call`: `head`, the object and the mark that closes it."""
+    lines = ["call: " + " | ".join(f"call{i}" for i in range(len(tools)))]
     for i, tool in enumerate(tools):
-        head = opens + f'{{"name": "{tool.name}", "{form.arguments}": '
-        lines.append(f"call{i}: {_literal(head)} arguments{i} {_literal('}' + closes)}")
+        before = _literal(f'{head}{{"name": "{tool.name}", "{form.arguments}": ')
+        lines.append(f"call{i}: {before} arguments{i} {_literal('}' + form.margin + form.closes)}")
         lines.append(f"arguments{i}: %json {json.dumps(closed(tool.parameters) | {'x-guidance': _SPACING})}")
-    return {"grammar": "\n".join(lines) + "\n", "backend": "llguidance"}
+    return lines
+
+
+def _fields(rules: list[str]) -> dict[str, Any]:
+    return {"grammar": "\n".join(rules) + "\n", "backend": "llguidance"}
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
