@@ -65,6 +65,7 @@ class _Process(uvicorn.Server):
                 app,
                 loop="uvloop",
                 http=Connection,
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
