@@ -124,11 +124,13 @@ def test_a_batch_of_padding_only_answers_with_zeros(create):
 
 def test_where_nothing_is_cut_there_is_no_scratch(create):
     """The need does not say how large a step may be, so none was made in advance."""
-    backend = create(processors=1, max_rows=0, token_budget=0)
-    scene = scene_of(backend, [1, 1, 1])
-    assert backend.plan(scene.batch(scene.spans([0, 0, 0]))).num_splits == 1
-    scene.check(scene.spans([0, 0, 0]), "decodes without scratch memory")
-    scene.check(scene.spans([0, 0, 0])[:1], "decodes that are cut, in scratch memory that has to be made")
+    backend = create(processors=1, num_kv_heads=1, max_rows=0, token_budget=0)
+    scene = scene_of(backend, [300, 1, 1])
+    scene.step([Span(0, 0, 299)])
+    for count, num_splits in ((3, 1), (1, 2)):
+        spans = scene.spans([299, 0, 0])[:count]
+        assert backend.plan(scene.batch(spans)).num_splits == num_splits
+        scene.check(spans, f"decodes in up to {num_splits} parts")
 
 
 def test_no_tokens_are_no_launch(create):
