@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 from paged_core import __version__
-from paged_core.server import chat, completions, errors, status, tokens
+from paged_core.server import chat, completions, errors, metrics, status, tokens
 from paged_core.server.auth import Auth
 from paged_core.server.body_limit import BodyLimit
 from paged_core.server.gate import Gate
@@ -19,14 +19,15 @@ from paged_core.server.request_ids import RequestIds
 from paged_core.server.settings import ServeSettings
 from paged_core.server.state import Server
 from paged_core.server.tools.dialect import dialect_of
+from paged_core.server.ui import routes as ui
 
 if TYPE_CHECKING:
     from paged_core.engine.aio import AsyncLLM
 
 log = logging.getLogger("paged_core.server")
 
-_ROUTERS = (completions.router, chat.router, tokens.router, status.router)
-_PUBLIC = (*status.PUBLIC,)
+_ROUTERS = (ui.router, completions.router, chat.router, tokens.router, status.router, metrics.router)
+_PUBLIC = (*status.PUBLIC, *ui.PUBLIC)
 _WHILE_DRAINING = (*status.PUBLIC, "/metrics")
 
 

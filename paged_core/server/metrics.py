@@ -1,0 +1,42 @@
+"""GET /metrics: the engine's inside for Prometheus, read when it is asked for: no gauge can be stale."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from paged_core.server.errors import ApiError
+from paged_core.server.families import Families, Reading
+from paged_core.server.state import Server, TheServer
+
+router = APIRouter()
+PATIENCE_S = 9.0
+"""Seconds the engine may take to answer between two steps; Prometheus waits for 10 s unless told otherwise."""
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"application/openmetrics-text": {}}, "description": "All metrics"}},
+)
+async def metrics(server: TheServer, request: Request) -> Response:
+    """All metrics, as text in Prometheus' form or, where `Accept` asks for it, in that of OpenMetrics."""
+    reading = await _read(server)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Families(reading, server.names[0]))
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(registry), headers={"Content-Type": content_type})
+
+
+async def _read(server: Server) -> Reading:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await server.llm.ask(Reading.of)
+    except TimeoutError:
+        reason = f"the engine has been at one step for {server.llm.silent_s:.0f} s: there is nothing to read"
+        raise ApiError(503, reason, code="engine_busy", headers={"Retry-After": "10"}) from None
