@@ -20,13 +20,14 @@ from paged_core.server.settings import ServeSettings
 from paged_core.server.state import Server
 from paged_core.server.tools.dialect import dialect_of
 from paged_core.server.ui import routes as ui
+from paged_core.server.ui import routes as ui
 
 if TYPE_CHECKING:
     from paged_core.engine.aio import AsyncLLM
 
 log = logging.getLogger("paged_core.server")
 
-_ROUTERS = (ui.router, completions.router, chat.router, tokens.router, status.router, metrics.router)
+_ROUTERS = (ui.router, ui.router, completions.router, chat.router, tokens.router, status.router, metrics.router)
 _PUBLIC = (*status.PUBLIC, *ui.PUBLIC)
 _WHILE_DRAINING = (*status.PUBLIC, "/metrics")
 
