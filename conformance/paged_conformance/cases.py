@@ -37,9 +37,18 @@ NARROW_TYPES = (CODES, E4M3)
 CACHE_TYPES = (*ELEMENT_TYPES, *NARROW_TYPES)
 """What a cache may hold; activations beside a narrow type are of the most precise type that the backend declares."""
 
+DRIFTS = {"bf16": (0.04, 0.2), "fp16": (0.005, 0.02), "u8": (0.05, 0.28), "fp8": (0.17, 0.65)}
+"""How far log-probabilities of the suite's small model may be off in a type: on average, and at most. 1.6 times what
+attn_torch shows there, whose softmax is float32: all else in the model is rounded to the type as well, and beside a
+narrow cache to bfloat16."""
+
 BLOCK_SIZES = (1, 2, 8, 16, 32, 64, 128, 256)
 HEAD_DIMS = (64, 80, 96, 112, 128, 256)
-MANDATORY_BLOCK_SIZES = (16, 32)
+MANDATORY_DRIFTS = {"bf16": (0.03, 0.12), "fp16": (0.004, 0.02), "u8": (0.02, 0.08), "fp8": (0.06, 0.25)}
+"""How far log-probabilities of the suite's small model may be off in a type: on average, and at most. Twice what
+attn_torch shows there: all else in the model is rounded to the type too, or, beside a narrow cache, to bfloat16."""
+
+BLOCK_SIZES = (16, 32)
 MANDATORY_HEAD_DIMS = (64, 128)
 """Every attention backend takes these, in each element type it declares; the others it may refuse, with a reason."""
 

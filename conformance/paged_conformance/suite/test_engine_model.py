@@ -6,11 +6,15 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from paged_conformance.benches.model import answers, expected, write_small_llama
+from paged_conformance.benches.model import SMALL, answers, expected, write_small_llama
 from paged_conformance.benches.traffic import preempting_by
+from paged_conformance.cases import CACHE_TYPES, DRIFTS, ELEMENT_TYPES, ElementType
 from paged_conformance.marks import layer, requires
+from paged_conformance.oracles.llama import PlainLlama
+from paged_core.api.attention import AttentionNeed
 from paged_core.api.params import SamplingParams
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
     from paged_conformance.candidate import Candidate
     from paged_conformance.oracles.llama import Continuation
+    from paged_core.api.output import RequestOutput
 
 pytestmark = layer("engine")
 
@@ -80,10 +85,35 @@ def test_this_backend_gives_the_tokens_of_plain_mathematics(
     assert (num_preempted > 0) == (mode is not None), f"{num_preempted} preemptions, wanted by {mode}"
 
 
+@pytest.mark.parametrize("element", CACHE_TYPES[1:], ids=lambda element: element.capability)
+def test_other_types_drift_no_further_than_documented(attn: Candidate, folder: Path, element: ElementType) -> None:
+    """Log-probabilities of what the engine writes, prefills and decodes, against plain mathematics on the same text."""
+    dtypes = {"dtype": element.dtype if element in ELEMENT_TYPES else "bfloat16", "kv_dtype": element.dtype}
+    if not attn.has(element.capability):
+        assert not attn.fit(AttentionNeed(attn.device, dtypes["dtype"], element.dtype, 4, 2, 64, 16)).ok
+        return
+    wanted = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, detokenize=False, logprobs=0)
+    choice = {"attn": attn.name, "device": attn.device, "max_num_batched_tokens": 16, **sizes(attn, None, 16), **dtypes}
+    outputs, _ = answers(attn.plugins, folder, PROMPTS, [wanted] * len(PROMPTS), **choice)
+    errors = np.array(
+        [error for prompt, out in zip(PROMPTS, outputs, strict=True) for error in off(folder, prompt, out)]
+    )
+    mean, most = DRIFTS[element.capability]
+    assert errors.mean() <= mean, f"{element.dtype}: log-probabilities are off by {errors.mean():.4f} on average"
+    assert errors.max() <= most, f"{element.dtype}: a log-probability is off by {errors.max():.4f}"
+
+
+def off(folder: Path, prompt: list[int], output: RequestOutput) -> list[float]:
+    """How far each log-probability of an answer is from that of plain mathematics after the same tokens."""
+    (branch,) = output.outputs
+    exact = PlainLlama(folder, SMALL).logits([*prompt, *branch.token_ids]).log_softmax(-1)[len(prompt) - 1 :]
+    assert branch.logprobs is not None
+    pairs = zip(branch.token_ids, branch.logprobs, exact, strict=False)
+    return [abs(said[token].logprob - float(row[token])) for token, said, row in pairs]
+
+
 def fits(attn: Candidate, block_size: int) -> bool:
     """Whether the backend takes blocks of this size; 16 and 32 are mandatory."""
-    from paged_core.api.attention import AttentionNeed
-
     return attn.fit(AttentionNeed(attn.device, "float32", "float32", 4, 2, 64, block_size)).ok
 
 
