@@ -55,17 +55,18 @@ class TritonAttentionProvider(Provider[AttentionNeed, Attention]):
         if importlib.util.find_spec("triton") is None:
             reasons.append("attn_triton needs triton, which is not installed")
             hints.append("pip install triton")
-        if need.device == "cpu" and not _is_interpreted():
+        if need.device == "cpu" and _is_interpreted():
+            return Fit.judge(reasons, hints)
+        presence = cuda_presence()
+        missing = [*presence.reasons, *age_reasons(self.name, presence)]
+        hints += presence.hints
+        if need.device != "cuda":
             reasons.append(
-                f"attn_triton runs on the device cpu in Triton's interpreter only, and {INTERPRETER}=1 is not set"
+                f"attn_triton runs on the device cuda, not on {need.device}, unless {INTERPRETER}=1 lets Triton's "
+                "interpreter run its kernels on the device cpu, slowly"
             )
-        elif need.device == "cuda":
-            presence = cuda_presence()
-            reasons += [*presence.reasons, *age_reasons(self.name, presence)]
-            hints += presence.hints
-        elif need.device != "cpu":
-            reasons.append(f"attn_triton runs on the device cuda, not on {need.device}")
-        return Fit.judge(reasons, hints)
+            hints += [] if missing else ["--device=cuda"]
+        return Fit.judge([*reasons, *missing], hints)
 
     def create(self, need: AttentionNeed, settings: Any, plugins: PluginRegistry) -> Attention:
         """The backend; kernels are compiled when they are first launched, and kept in Triton's own cache on disk."""

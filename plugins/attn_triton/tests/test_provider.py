@@ -58,13 +58,16 @@ def test_triton_is_missing(on, monkeypatch):
 
 
 @pytest.mark.parametrize(("value", "fits"), [(None, False), ("0", False), ("1", True), ("true", True)])
-def test_a_cpu_will_do_in_the_interpreter_only(value, fits, monkeypatch):
+def test_a_cpu_will_do_in_the_interpreter_only(value, fits, on, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if value is not None:
         monkeypatch.setenv("TRITON_INTERPRET", value)
-    fit = TritonAttentionProvider().probe(replace(NEED, device="cpu"))
+    fit = on(Presence(reasons=("there is no NVIDIA driver here",))).probe(replace(NEED, device="cpu"))
     assert fit.ok == fits
-    assert fits or "TRITON_INTERPRET=1 is not set" in reasons(fit)
+    if not fits:
+        assert "not on cpu, unless TRITON_INTERPRET=1" in reasons(fit)
+        assert "no NVIDIA driver" in reasons(fit)
+        assert on(H100).probe(replace(NEED, device="cpu")).hints == ("--device=cuda",)
 
 
 @pytest.mark.parametrize(
