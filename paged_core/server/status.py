@@ -9,7 +9,8 @@ from paged_core.server.protocol.models import Health, ModelCard, ModelList, Vers
 from paged_core.server.state import Server, TheServer
 
 router = APIRouter()
-PUBLIC = ("/health", "/ready")
+HEALTH, READY = "/health", "/ready"
+PUBLIC = (HEALTH, READY)
 """Open without a key: for whatever watches over the process."""
 
 
@@ -23,16 +24,22 @@ def sickness(server: Server) -> str | None:
     return None
 
 
-@router.get("/health")
+@router.head(HEALTH, include_in_schema=False)
+@router.get(HEALTH)
 async def health(server: TheServer, response: Response) -> Health:
     """200 while the engine works or waits for work, else 503 with the reason."""
     return _told(response, sickness(server))
 
 
-@router.get("/ready")
+@router.head(READY, include_in_schema=False)
+@router.get(READY)
 async def ready(server: TheServer, response: Response) -> Health:
     """200 while new requests are taken, else 503."""
     return _told(response, "the server is shutting down" if server.phase.draining else sickness(server))
+
+
+for _path, _answer in (("/health", health), ("/ready", ready)):  # load balancers ask so
+    router.add_api_route(_path, _answer, methods=["HEAD"], include_in_schema=False)
 
 
 @router.get("/version")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -55,6 +56,8 @@ def test_health_readiness_and_version(house):
     server = house()
     assert server.get("/health").json()["status"] == "ok"
     assert server.get("/ready").status_code == 200
+    for path in ("/health", "/ready"):
+        assert asyncio.run(server.arequest("HEAD", path)).status_code == 200
     assert server.get("/version").json() == {"version": __version__}
 
 
