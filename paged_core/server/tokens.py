@@ -41,6 +41,7 @@ def _ids(server: Server, body: TokenizeRequest) -> list[int]:
         return server.tokenizer.encode(body.prompt, body.add_special_tokens is not False)
     chat = ChatRequest(
         messages=body.messages or [],
+        tools=body.tools,
         add_generation_prompt=body.add_generation_prompt,
         chat_template_kwargs=body.chat_template_kwargs,
     )

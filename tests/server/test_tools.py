@@ -241,6 +241,13 @@ def test_a_prescribed_form_leaves_no_room_for_calls(house):
     assert both(server, {**ASK, **text}) == [("", [("now", "{}")], "tool_calls")]
 
 
+def test_tokenize_counts_the_tools_that_a_chat_shows(house):
+    server = house(["Hi"], shape=LONG)
+    count = server.post("/tokenize", {"messages": USER, "tools": TOOLS}).json()["count"]
+    assert count == server.post(PATH, ASK).json()["usage"]["prompt_tokens"]
+    refused(server.post("/tokenize", {"messages": USER, "tools": [{}]}), "tools")
+
+
 CANNOT = {"type": "object", "properties": {"a": {"not": {}}}}
 
 

@@ -163,13 +163,22 @@ def test_a_template_without_tools_reads_calls_and_results_as_text(prompts):
     )
 
 
-def test_v09_a_template_that_takes_one_call_says_so(house):
-    tokenizer = Templated(LLAMA, ["Hi"])
-    server = house(shape={**LONG, "tokenizer": tokenizer})
-    messages = [ASKED, {**MADE, "tool_calls": [CALLED, CALLED]}, RESULT]
-    response = server.post(PATH, {"messages": messages, "tools": [TOOL]})
-    assert response.status_code == 400
-    assert "one call at once" in response.json()["error"]["message"]
+def test_v09_a_template_that_takes_one_call_gets_them_one_by_one(prompts, house):
+    def made(name):
+        return f'<|assistant|>{{"name": "{name}", "parameters": {{}}}}<|end|>'
+
+    def calls(*ids):
+        return [{"id": id_, "type": "function", "function": {"name": id_, "arguments": "{}"}} for id_ in ids]
+
+    def result(id_):
+        return {"role": "tool", "tool_call_id": id_, "content": f"of {id_}"}
+
+    several = {"role": "assistant", "content": None, "tool_calls": calls("a", "b", "c")}
+    prompt = prompts(LLAMA, ASKED, several, result("b"), result("a"), ASKED, several, result("a"), tools=())
+    first = made("b") + '<|ipython|>"of b"<|end|>' + made("a") + '<|ipython|>"of a"<|end|>' + made("c")
+    second = made("a") + '<|ipython|>"of a"<|end|>' + made("b") + made("c")
+    assert prompt == f"<|user|>Time?<|end|>{first}<|user|>Time?<|end|>{second}<|assistant|>"
+    server = house(shape={**LONG, "tokenizer": Templated(LLAMA)})
     forced = {"messages": [ASKED], "tools": [TOOL], "tool_choice": "required", "temperature": 1}
     for seed in range(4):
         (choice,) = server.post(PATH, {**forced, "seed": seed}).json()["choices"]

@@ -53,7 +53,8 @@ def checked(messages: Sequence[Message], settings: ServeSettings) -> list[Messag
 
 def native(chat: Conversation, tools: Sequence[Tool], dialect: Dialect) -> Conversation:
     """As the model's own template takes it."""
-    messages = [_with_calls(message, dialect.objects) for message in chat.messages]
+    messages = _one_by_one(chat.messages) if dialect.single else chat.messages
+    messages = [_with_calls(message, dialect.objects) for message in messages]
     return replace(chat, messages=messages, tools=[tool.shown() for tool in tools] or None)
 
 
@@ -100,6 +101,25 @@ def _call(place: str, call: Any) -> Message:
     if not isinstance(arguments, str | None) or not isinstance(id_, str | None):
         raise invalid(f"{place}: id must be text, and function.arguments JSON text", "messages")
     return {"id": id_ or "", "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}
+
+
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    """For a template that takes one call a message: several become messages of one call, each before its result."""
+    split: list[Message] = []
+    waiting: dict[str, list[Message]] = {}  # what comes before the result of a call
+    for message in messages:
+        if message["role"] == "tool":
+            split += [*waiting.pop(message["tool_call_id"], []), message]
+            continue
+        split += [one for call in waiting.values() for one in call]
+        waiting.clear()
+        calls = message.get("tool_calls") or []
+        if len(calls) < 2:
+            split.append(message)
+        for i, call in enumerate(calls if len(calls) > 1 else []):
+            content = message["content"] if i == 0 else None
+            waiting.setdefault(call["id"], []).append({**message, "content": content, "tool_calls": [call]})
+    return split + [one for call in waiting.values() for one in call]
 
 
 def _with_calls(message: Message, objects: bool) -> Message:
