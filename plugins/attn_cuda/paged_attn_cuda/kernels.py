@@ -119,8 +119,8 @@ class Types:
 
     def decode(self) -> Instance:
         """Sizes as DecodeShape in csrc/shape.cuh."""
-        bytes_of_key = ELEMENT_BYTES[self.kv_dtype]
-        keys = {1: 32, 2: 16, 4: 8}[bytes_of_key]
+        element, cached = ELEMENT_BYTES[self.dtype], ELEMENT_BYTES[self.kv_dtype]
+        keys = 8 if cached == 4 else 16 if cached == 2 or element == 4 else 32
         warps, stages = 2 if self.head_dim > 128 else 4, 2 if self.head_dim > 64 else 4
         shared = _DECODE_ROWS * self._row(self.dtype) + warps * stages * 2 * keys * self._row(self.kv_dtype)
         return Instance("decode", f"paged::decode<{self._elements()}, {self.head_dim}>", warps * _WARP, shared)
@@ -131,7 +131,7 @@ class Types:
 
     def prefill(self) -> Instance:
         """Sizes as PrefillShape in csrc/shape.cuh."""
-        keys = 32 if ELEMENT_BYTES[self.kv_dtype] <= 2 else 16 if self.head_dim <= 128 else 8
+        keys = 32 if ELEMENT_BYTES[self.dtype] == 2 else 16 if self.head_dim <= 128 else 8
         shared = self.prefill_rows() * self._row(self.dtype) + 4 * keys * self._row(self.kv_dtype)
         return Instance("prefill", f"paged::prefill<{self._elements()}, {self.head_dim}>", 4 * _WARP, shared)
 
