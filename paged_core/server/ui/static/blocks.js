@@ -3,6 +3,7 @@ import { DEVICE, Grid, HOST, isPublished, refsOf } from "/ui/grid.js";
 import { Chronicle, short, showQueue } from "/ui/queues.js";
 
 const INTERVAL_MS = 200;
+const SOON_MS = 50;
 const AFTER_ERROR_MS = 2000;
 const RATE_WINDOW_MS = 3000;
 
@@ -15,6 +16,8 @@ let hovered = null; // block under the pointer
 let pinned = null; // request whose blocks are marked
 let pointer = [0, 0];
 let paused = false;
+let asking = false; // a look is on its way
+let soon = false; // and another is wanted after it
 let timer = 0;
 
 function bytesOf(text) {
@@ -24,20 +27,25 @@ function bytesOf(text) {
   return bytes;
 }
 
+/** One look, then the next in a while. Asked for while one is on its way, another follows soon: never two at once. */
 async function poll() {
-  clearTimeout(timer);
-  let wait = INTERVAL_MS;
-  if (!document.hidden) {
-    try {
-      await refresh();
-      complain(null);
-    } catch (error) {
-      complain(error);
-      wait = AFTER_ERROR_MS;
-    }
+  if (asking) {
+    soon = true;
+    return;
   }
-  clearTimeout(timer); // a key typed meanwhile has begun another round
-  if (!paused) timer = setTimeout(poll, wait);
+  clearTimeout(timer);
+  asking = true;
+  soon = false;
+  let wait = INTERVAL_MS;
+  try {
+    if (!document.hidden) await refresh();
+    complain(null);
+  } catch (error) {
+    complain(error);
+    wait = AFTER_ERROR_MS;
+  }
+  asking = false;
+  if (soon || !paused) timer = setTimeout(poll, soon ? SOON_MS : wait);
 }
 
 async function refresh() {
@@ -84,10 +92,10 @@ function showTotals() {
   const rows = [
     ["blocks in use", `${number(pool.total - pool.free)} (${percent(pool.total - pool.free, pool.total)})`],
     ["saved by sharing", `${number(pool.saved)} blocks`],
-    ["slots unused in last blocks", number(pool.tail_waste_slots)],
-    ["prompt tokens found in the cache", percent(pool.prefix_hits, pool.prefix_queries)],
+    ["unused slots in last blocks", number(pool.tail_waste_slots)],
+    ["prompt tokens from the cache", percent(pool.prefix_hits, pool.prefix_queries)],
     ["copies on write", number(pool.num_copies)],
-    ["cached blocks overwritten", number(pool.num_evictions)],
+    ["cached blocks evicted", number(pool.num_evictions)],
     ["preemptions", Object.entries(look.preemptions).map(([mode, count]) => `${number(count)} ${mode}`).join(", ")],
     ["output tokens a second", rate()],
     ["step", number(look.step)],
@@ -139,13 +147,7 @@ function hover(event) {
   if (block === hovered) return;
   hovered = block;
   $("tip").hidden = true; // until its holders are known
-  if (!paused) poll();
-  else once();
-}
-
-/** One look while paused: the pointer asks for a block, the map may move on by it. */
-function once() {
-  refresh().catch(complain);
+  poll(); // while paused too: the map then moves on by one look
 }
 
 $("device").addEventListener("pointermove", hover);
@@ -158,8 +160,7 @@ document.querySelector("aside").addEventListener("click", (event) => {
   const request = event.target.closest("[data-request]")?.dataset.request;
   if (request === undefined) return;
   pinned = request === pinned ? null : request;
-  if (paused) once();
-  else poll();
+  poll();
 });
 $("pause").addEventListener("click", () => {
   paused = !paused;

@@ -1,7 +1,7 @@
 // A pool of blocks as a canvas of cells; 100,000 of them cost a few milliseconds, and later only those that changed.
 
 const CACHED = 128; // bit 7 of a block's byte; the other bits are its references
-const LARGEST = 26;
+const LARGEST = 36;
 const LABEL_FROM = 14; // pixels of a cell from which on its references are written into it
 const SHARED = [[8, "shared8"], [4, "shared4"], [3, "shared3"], [2, "shared2"]];
 export const NAMES = ["free", "cached", "private", "shared2", "shared3", "shared4", "shared8", "swapped"];
@@ -49,7 +49,7 @@ export class Grid {
   /** Lay out anew and paint everything: after a change of size, of colours, of the pool. */
   redraw() {
     const style = getComputedStyle(document.documentElement);
-    for (const name of [...NAMES, "label", "notch", "held"]) this.colours[name] = style.getPropertyValue(`--${name}`).trim();
+    for (const name of [...NAMES, "label", "label-most", "notch", "held"]) this.colours[name] = style.getPropertyValue(`--${name}`).trim();
     const count = this.bytes.length;
     this.width = this.root.clientWidth;
     if (!count || !this.width) return;
@@ -104,7 +104,7 @@ export class Grid {
       context.fillRect(x + side - notch, y + side - notch, notch, notch);
     }
     if (refs > 1 && this.cell >= LABEL_FROM) {
-      context.fillStyle = this.colours.label;
+      context.fillStyle = this.colours[refs >= SHARED[0][0] ? "label-most" : "label"];
       context.font = `600 ${Math.floor(this.cell * 0.55)}px system-ui, sans-serif`;
       context.textAlign = "center";
       context.textBaseline = "middle";

@@ -19,10 +19,10 @@ function lineOf(line, pinned) {
   const facts = [`${number(line.num_prompt)}+${number(line.num_tokens - line.num_prompt)} tok`];
   if (line.num_blocks) facts.push(`${number(line.num_blocks)} blk`);
   if (line.num_branches > 1) facts.push(`${line.num_branches} branches`);
-  if (line.residency === "host") facts.push("on the host");
+  if (line.residency === "host") facts.push("on host");
   if (line.num_preemptions) facts.push(`preempted ${line.num_preemptions}x`);
   facts.push(`${line.age_s.toFixed(1)} s`);
-  const button = make("button", { title: line.id }, make("code", { text: short(line.id) }), make("span", { text: facts.join(" · ") }), meter);
+  const button = make("button", { title: line.id }, make("code", { text: short(line.id) }), make("span", { text: facts.map((fact) => fact.replaceAll(" ", "\u00a0")).join(" · ") }), meter);
   button.type = "button";
   button.dataset.request = line.id;
   button.setAttribute("aria-pressed", String(pinned));
