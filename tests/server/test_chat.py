@@ -187,7 +187,9 @@ def test_v09_the_template_s_own_words_reach_the_caller(house):
             return super().apply_chat_template(messages, **kwargs)
 
     server = house(shape={"tokenizer": NoSystem()})
-    message = refused(server.post(PATH, {**GREEDY, "messages": [{"role": "system", "content": "x"}, *USER]}), "messages")
+    message = refused(
+        server.post(PATH, {**GREEDY, "messages": [{"role": "system", "content": "x"}, *USER]}), "messages"
+    )
     assert "no system role" in message
 
 
