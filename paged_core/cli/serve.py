@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,10 @@ from paged_core.server.settings import ServeSettings
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fastapi import FastAPI
+
     from paged_core.engine.aio import AsyncLLM
+    from paged_core.server.state import Server
 
 SERVER = "Server (also PAGED_SERVE_NAME in the environment, or a line below [serve] in paged.toml)"
 _NEEDED = ("fastapi", "uvicorn", "prometheus_client", "uvloop")
@@ -37,7 +41,7 @@ def open_llm(settings: Mapping[str, Any]) -> AsyncLLM:
 
 
 def serve(parameters: Mapping[str, Any]) -> int:
-    """Bind, load, serve; returns the exit code."""
+    """Listen, load, serve; returns the exit code."""
     level = logging.INFO if parameters["verbose"] else logging.WARNING
     logging.getLogger("paged_core").setLevel(level)
     missing = [name for name in _NEEDED if find_spec(name) is None]
@@ -46,28 +50,27 @@ def serve(parameters: Mapping[str, Any]) -> int:
         raise ConfigError(f'serving needs packages that are not here ({names}): pip install "paged-core[serve]"')
     settings = ServeSettings.load(**{name: parameters[name] for name in ServeSettings.model_fields})
     from paged_core.server.app import create_app
-    from paged_core.server.lifecycle import bind
+    from paged_core.server.lifecycle import bind, close
     from paged_core.server.lifecycle import serve as run_server
 
-    sock = bind(settings)
-    try:
-        llm = open_llm(_engine_settings(parameters))
-        try:
+    with ExitStack() as leaving:
+        sock = leaving.enter_context(closing(bind(settings)))
+
+        def load() -> FastAPI:
+            llm = open_llm(_engine_settings(parameters))
+            leaving.callback(close, llm)
             for line in llm.engine.facts.describe():
                 note(line)
-            app = create_app(llm, settings)
-            return run_server(app, sock, lambda url: click.echo(ready_line(url, llm, app.state.server.names)))
-        finally:
-            llm.shutdown()
-    finally:
-        sock.close()
+            return create_app(llm, settings)
+
+        return run_server(sock, settings, load, lambda url, server: click.echo(ready_line(url, server)))
 
 
-def ready_line(url: str, llm: AsyncLLM, names: tuple[str, ...]) -> str:
+def ready_line(url: str, server: Server) -> str:
     """What a script that starts the server waits for."""
-    facts = llm.engine.facts
+    facts = server.facts
     plugins = " ".join(f"{kind}={name}" for kind, name in facts.plugins.items())
-    return f"ready: {url} model={','.join(names)} kv_tokens={facts.kv_tokens} {plugins}"
+    return f"ready: {url} model={','.join(server.names)} kv_tokens={facts.kv_tokens} {plugins}"
 
 
 def _engine_settings(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,12 +179,14 @@ class AsyncLLM:
         beat = self._beat
         return 0.0 if beat is None else time.monotonic() - beat
 
-    def shutdown(self) -> None:
-        """Stop the thread and release the model. Unfinished requests end with EngineDeadError. Idempotent."""
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """Stop the thread and release the model. Unfinished requests end with EngineDeadError. Idempotent. Waits for
+        the step that runs; False: it was still running after `timeout` seconds."""
         if not self._closed:
             self._closed = True
             self._commands.put(None)
-            self._thread.join()
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _command(self, command: _Command) -> None:
         with self._lock:

@@ -20,14 +20,13 @@ from paged_core.server.settings import ServeSettings
 from paged_core.server.state import Server
 from paged_core.server.tools.dialect import dialect_of
 from paged_core.server.ui import routes as ui
-from paged_core.server.ui import routes as ui
 
 if TYPE_CHECKING:
     from paged_core.engine.aio import AsyncLLM
 
 log = logging.getLogger("paged_core.server")
 
-_ROUTERS = (ui.router, ui.router, completions.router, chat.router, tokens.router, status.router, metrics.router)
+_ROUTERS = (ui.router, completions.router, chat.router, tokens.router, status.router, metrics.router)
 _PUBLIC = (*status.PUBLIC, *ui.PUBLIC)
 _WHILE_DRAINING = (*status.PUBLIC, "/metrics")
 
@@ -54,7 +53,7 @@ def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
     errors.install(app)
     # The last one added is the first to see a request.
     app.add_middleware(BodyLimit, limit=settings.max_body)
-    app.add_middleware(Gate, phase=server.phase, always=_WHILE_DRAINING)
+    app.add_middleware(Gate, server=server, always=_WHILE_DRAINING)
     app.add_middleware(Auth, keys=settings.api_key, public=_PUBLIC)
     if settings.allow_origin:  # a browser asks for leave without a key, so this stands before the keys
         app.add_middleware(

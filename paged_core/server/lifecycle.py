@@ -1,18 +1,27 @@
-"""serve: the life of a server process, from the socket to the exit code."""
+"""serve: the life of a server process, from the socket to the exit code.
+
+The main thread loads the model and has the signals; the event loop runs in a thread of its own, from before the model
+is loaded. So whoever watches the process is answered from the start, and a signal ends a load as it would any program.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import math
+import os
 import signal
 import socket
+import sys
+import threading
 from typing import TYPE_CHECKING
 
 import uvicorn
 
-from paged_core.errors import ConfigError
+from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.server.connection import Connection
+from paged_core.server.front import Front
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,6 +29,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from paged_core.engine.aio import AsyncLLM
     from paged_core.server.settings import ServeSettings
     from paged_core.server.state import Server
 
@@ -27,11 +37,13 @@ _WATCH_S = 0.1
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75  # longer than clients keep idle connections: who closes first must be the one that sends next
 _LAST_WORDS_S = 2  # for error events of what was aborted
+LAST_STEP_S = 5.0
+"""Seconds that the engine's last step may take at the end."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def bind(settings: ServeSettings) -> socket.socket:
-    """The listening socket, before anything heavy is loaded; who connects meanwhile waits. ConfigError when the address
-    cannot be had."""
+    """The listening socket. ConfigError when the address cannot be had."""
     host, port = settings.host, settings.port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -42,27 +54,54 @@ def bind(settings: ServeSettings) -> socket.socket:
         ) from error
 
 
-def serve(app: FastAPI, sock: socket.socket, ready: Callable[[str], None]) -> int:
-    """Serve until SIGTERM or SIGINT, or until the engine stops; returns the exit code. `ready` gets the URL.
+def serve(
+    sock: socket.socket, settings: ServeSettings, load: Callable[[], FastAPI], ready: Callable[[str, Server], None]
+) -> int:
+    """Listen, `load`, and serve until SIGTERM or SIGINT, or until the engine stops; returns the exit code. `ready` gets
+    the URL once requests are taken. To be called in the main thread.
 
-    The first signal drains: /ready turns red, new requests get 503, those inside may finish within the `drain` setting
-    and are aborted after it. A second signal aborts at once.
+    While loading, a signal ends the process at once. Later the first one drains: /ready turns red, new requests get
+    503, those inside may finish within the `drain` setting and are aborted after it. A second one aborts at once.
+    Raises EngineDeadError when the engine has stopped, and whatever `load` raises.
     """
-    gc.collect()
-    gc.freeze()  # what lives now lives on: a large request need not have all of it looked through again and again
-    process = _Process(app)
-    process.announce = lambda: ready(_url(sock))
-    process.run(sockets=[sock])
-    return 0 if app.state.server.llm.failure is None else 1
+    process = _Process(settings)
+    with process.signals(), process.running(sock):
+        app = process.load(load)
+        if app is None:
+            return 0
+        gc.collect()
+        gc.freeze()  # what lives now lives on: a large request need not have all of it looked through again and again
+        process.enter(app)
+        if not process.num_signals:
+            ready(_url(sock), app.state.server)
+    app.state.server.close()
+    failure = app.state.server.llm.failure
+    if failure is not None:
+        raise EngineDeadError(_in_one_line(failure)) from failure
+    return 0
+
+
+def close(llm: AsyncLLM) -> None:
+    """Stop the engine. If it hangs in a step the process ends here, with exit code 1: a thread in the middle of
+    something cannot be ended otherwise."""
+    if not llm.shutdown(LAST_STEP_S):
+        sys.stdout.flush()
+        print(f"paged-core: the engine hangs in a step: left after {LAST_STEP_S:.0f} s", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+class _StoppedError(BaseException):
+    """Raised out of a load by a signal; like KeyboardInterrupt not an Exception, which a load may catch."""
 
 
 class _Process(uvicorn.Server):
-    """uvicorn with a drain before its shutdown, and an eye on the engine."""
+    """uvicorn in a thread of its own, with a drain before its shutdown, and an eye on the engine."""
 
-    def __init__(self, app: FastAPI) -> None:
+    def __init__(self, settings: ServeSettings) -> None:
+        self._front = Front(settings)
         super().__init__(
             uvicorn.Config(
-                app,
+                self._front,
                 loop="uvloop",
                 http=Connection,
                 ws="none",
@@ -74,45 +113,110 @@ class _Process(uvicorn.Server):
                 timeout_graceful_shutdown=_LAST_WORDS_S,
             )
         )
-        self.announce: Callable[[], None] = lambda: None
-        self._server: Server = app.state.server
-        self._signals = 0
+        self.num_signals = 0
+        self._drain_s = settings.drain
+        self._server: Server | None = None
+        self._loading = self._over = False
+        self._error: BaseException | None = None
+
+    # -- the main thread ------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Both signals mean the same; they are ours until the end, and are not raised again afterwards."""
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    def signals(self) -> Iterator[None]:
+        """Both signals mean the same and are ours in the block."""
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Count; `main_loop` acts."""
-        self._signals += 1
-        self._server.phase.draining = True
+    @contextlib.contextmanager
+    def running(self, sock: socket.socket) -> Iterator[None]:
+        """Listen while the block runs, and after it as long as there is something to serve."""
+        thread = threading.Thread(target=self._run, args=(sock,), name="paged-core-http", daemon=True)
+        thread.start()
+        try:
+            yield
+            self._over = self._server is None
+        except BaseException:
+            self._over = True
+            raise
+        finally:
+            thread.join()
+        if self._error is not None:
+            raise self._error
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
-        await super().startup(sockets)
-        self.announce()
+    def load(self, load: Callable[[], FastAPI]) -> FastAPI | None:
+        """The application, or None when a signal came first."""
+        try:
+            self._loading = True
+            return load()
+        except _StoppedError:
+            return None
+        finally:
+            self._loading = False
+
+    def enter(self, app: FastAPI) -> None:
+        """From now on `app` answers."""
+        self._server = app.state.server
+        app.state.server.phase.draining = self.num_signals > 0
+        self._front.app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Count; `main_loop` acts. A load is ended here, and a second signal meanwhile does what it does by default."""
+        self.num_signals += 1
+        if self._server is not None:
+            self._server.phase.draining = True
+        if self._loading:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            raise _StoppedError
+
+    # -- the thread of the event loop -----------------------------------------------------------------------------
+
+    def _run(self, sock: socket.socket) -> None:
+        try:
+            self.run(sockets=[sock])
+        except BaseException as error:  # the main thread raises it
+            self._error = error
+            if self._server is None:
+                signal.raise_signal(signal.SIGTERM)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """They are the main thread's."""
+        yield
 
     async def main_loop(self) -> None:
         """Until it is time to go."""
-        loop = asyncio.get_running_loop()
-        end: float | None = None
-        while self._server.llm.is_running:
-            await self.on_tick(0)
-            await asyncio.sleep(_WATCH_S)
-            if self._signals and end is None:
-                end = loop.time() + self._server.settings.drain
-            if end is not None and (not self._server.admission.inside or loop.time() >= end or self._signals > 1):
-                break
-        self._server.phase.draining = True
-        self._server.llm.abort_all()
+        while self._server is None and not self._over:
+            await self._wait()
+        if self._server is not None:
+            await self._watch(self._server)
+            self._server.phase.draining = True
+            self._server.llm.abort_all()
+
+    async def _watch(self, server: Server) -> None:
+        end, loop = math.inf, asyncio.get_running_loop()
+        while server.llm.is_running and self.num_signals < 2 and loop.time() < end and not self._over:
+            await self._wait()
+            if self.num_signals:
+                end = min(end, loop.time() + self._drain_s)
+                if not server.admission.inside:
+                    break
+
+    async def _wait(self) -> None:
+        await self.on_tick(0)
+        await asyncio.sleep(_WATCH_S)
 
 
 def _url(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _in_one_line(failure: EngineDeadError) -> str:
+    """What happened, and the engine's notes on when."""
+    notes = "; ".join(getattr(failure.__cause__, "__notes__", ()))
+    return " ".join(f"{failure} ({notes})".split()) if notes else " ".join(str(failure).split())

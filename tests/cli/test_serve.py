@@ -70,7 +70,9 @@ def test_settings_come_from_flags_environment_and_file(invoke, monkeypatch, tmp_
     monkeypatch.setattr(command, "open_llm", lambda settings: seen.update(engine=settings) or llm)
     real = app.create_app
     monkeypatch.setattr(app, "create_app", lambda llm, settings: seen.update(serve=settings) or real(llm, settings))
-    monkeypatch.setattr(lifecycle, "serve", lambda app, sock, ready: ready("http://x") or 0)
+    monkeypatch.setattr(
+        lifecycle, "serve", lambda sock, settings, load, ready: ready("http://x", load().state.server) or 0
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "paged.toml").write_text("block_size = 32\n[serve]\nport = 0\nmax_n = 3\ndrain = 1.5\n")
     monkeypatch.setenv("PAGED_SERVE_MAX_N", "4")
