@@ -233,6 +233,8 @@ def test_a_prescribed_form_leaves_no_room_for_calls(house):
     server = house(shape=LONG)
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"const": "<tool_call>"}}}
     assert both(server, {**ASK, "response_format": form}) == [('"<tool_call>"', [], "stop")]
+    like_a_call = '<tool_call>{"name": "now"}</tool_call>'
+    assert both(server, {**ASK, "structured_outputs": {"choice": [like_a_call]}}) == [(like_a_call, [], "stop")]
     refused(server.post(PATH, {**ASK, "response_format": form, "tool_choice": "required"}), "response_format")
     regex = {"structured_outputs": {"regex": "a"}, "tool_choice": named("now")}
     message = refused(server.post(PATH, {**ASK, **regex}), "structured_outputs")

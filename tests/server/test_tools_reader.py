@@ -67,6 +67,7 @@ CALLS = [
     (HERMES, '<tool_call>{"name": "f", "arguments": {}, "arguments": {"b": 1}}', "", [("f", "{}")]),
     (HERMES, '<tool_call>{"name": "f", "arguments": {}}<tool_call>{"name": "f"}', "", [("f", "{}"), ("f", "{}")]),
     (HERMES, '<tool_call>{"name": "f", "arguments": {"x": 1}</tool_call> ok', " ok", [("f", '{"x": 1}')]),
+    (HERMES, '<tool_call>{"name": "f", "arguments": {"x": 1}', "", [("f", '{"x": 1}')]),
     (HERMES, hermes(("f", '{"code": "a\nb\tc"}')), "", [("f", '{"code": "a\\nb\\tc"}')]),
     (HERMES, "a <tool b <<tool_call>" + '{"name": "f"}</tool_call>', "a <tool b <", [("f", "{}")]),
     (LLAMA3_JSON, '{"name": "f", "parameters": ' + NESTED + "}", "", [("f", NESTED)]),
