@@ -22,6 +22,7 @@ FLOORS = {
     "native": 2,
     "device": 2,
     "tracing": 2,
+    "workload": 2,
     "paging": 2,
     "scheduling": 2,
     "plugins": 3,

@@ -9,7 +9,35 @@ from paged_core.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
     from paged_core.bench.report import Table
+
+
+def new_figure(inches: tuple[float, float] = (7, 4)) -> Figure:
+    """An empty figure. ConfigError without matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError('plots need matplotlib: pip install "paged-core[bench]"') from error
+    return Figure(figsize=inches, layout="constrained")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write it in the format of the file's ending. ConfigError for one that matplotlib does not know."""
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def check_plot(path: Path) -> None:
+    """ConfigError when `save` could not write to `path`: to be asked before hours of measuring."""
+    endings = new_figure().canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in endings:
+        raise ConfigError(f"{path}: plots are written as {', '.join(sorted(endings))}, by the file's ending")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: there is no such folder")
 
 
 def plot(table: Table, x: str, y: str, path: Path) -> None:
@@ -17,12 +45,8 @@ def plot(table: Table, x: str, y: str, path: Path) -> None:
 
     ConfigError without matplotlib, or for an ending that it does not know.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError('plots need matplotlib: pip install "paged-core[bench]"') from error
     columns = {column.key: i for i, column in enumerate(table.columns)}
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = new_figure()
     axes = figure.add_subplot(
         title=table.title, xlabel=table.columns[columns[x]].head, ylabel=table.columns[columns[y]].head
     )
@@ -31,7 +55,4 @@ def plot(table: Table, x: str, y: str, path: Path) -> None:
     axes.set_xscale("log", base=2)
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    save(figure, path)

@@ -1,0 +1,104 @@
+"""Plans: the requests of one rate, from length distributions and an arrival process or from a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paged_core.bench.lengths import Lengths, alpaca_like, read_lengths, sharegpt_like
+from paged_core.errors import ConfigError
+from paged_core.workload.arrivals import arrival_times
+from paged_core.workload.traces import Arrival, at_rate, read_trace, scaled_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SPARE = 4  # times as many drawn as a duration holds on average: bursty arrivals come in numbers
+_NO_LIMIT = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What to offer.
+
+    lengths         `sharegpt`, `alpaca`, `fixed`, or a CSV file of prompt_tokens and output_tokens
+    fixed           (prompt, output) tokens of `fixed`
+    trace           a file of arrivals; then lengths come from it, and a rate stretches its time axis
+    length_factor   all lengths of a trace times this
+    burstiness      shape of gamma-distributed gaps
+    num_requests    at most so many a rate
+    duration_s      only those that are due in so many seconds
+    most_tokens     prompt and output together; longer requests are left out
+    """
+
+    lengths: str = "sharegpt"
+    fixed: tuple[int, int] = (128, 128)
+    trace: Path | None = None
+    length_factor: float = 1.0
+    burstiness: float = 1.0
+    num_requests: int = 100
+    duration_s: float | None = None
+    most_tokens: int | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The requests of one rate, by time; how many were left out because they are too long."""
+
+    rows: tuple[Arrival, ...]
+    num_too_long: int
+    source: str
+
+
+def plan_of(workload: Workload, rate: float | None) -> Plan:
+    """Requests at `rate` a second; None takes a trace's own pace. The same seed draws the same lengths at every rate.
+
+    ConfigError when nothing is left to offer.
+    """
+    rows, source = _traced(workload, rate) if workload.trace is not None else _drawn(workload, rate)
+    most = workload.most_tokens or _NO_LIMIT
+    fitting = [row for row in rows if row.prompt_tokens + row.output_tokens <= most]
+    rows = [row for row in rows if row.at_s <= (workload.duration_s or float("inf"))]
+    kept = [row for row in rows if row.prompt_tokens + row.output_tokens <= most][: workload.num_requests]
+    if not kept:
+        why = f"none of at most {most} tokens" if not fitting else f"none is due within {workload.duration_s:g} s"
+        raise ConfigError(f"no request to offer from {source}: {why}")
+    return Plan(tuple(kept), len([row for row in rows if row.at_s <= kept[-1].at_s]) - len(kept), source)
+
+
+def _traced(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:
+    assert workload.trace is not None
+    rows = read_trace(workload.trace)
+    source = f"trace {workload.trace.name}"
+    if workload.length_factor != 1:
+        rows, source = scaled_lengths(rows, workload.length_factor), f"{source}, lengths x {workload.length_factor:g}"
+    return (rows if rate is None else at_rate(rows, rate)), source
+
+
+def _drawn(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:
+    if rate is None:
+        raise ConfigError("a rate is needed without a trace")
+    count = workload.num_requests
+    if workload.duration_s is not None and np.isfinite(rate):
+        count = min(count, round(_SPARE * (10 + rate * workload.duration_s)))
+    lengths = _lengths(workload, count)
+    times = arrival_times(count, rate, workload.burstiness, np.random.default_rng((workload.seed, 1)))
+    pairs: Sequence[Sequence[int]] = lengths.pairs.tolist()
+    rows = [Arrival(float(at), prompt, output) for at, (prompt, output) in zip(times, pairs, strict=True)]
+    prompt, output = lengths.means
+    return rows, f"{lengths.name} lengths (mean {prompt:.0f} + {output:.0f} tokens)"
+
+
+def _lengths(workload: Workload, count: int) -> Lengths:
+    random = np.random.default_rng((workload.seed, 0))
+    most = workload.most_tokens or _NO_LIMIT
+    if workload.lengths == "fixed":
+        return Lengths("fixed", np.tile(np.array(workload.fixed, dtype=np.int64), (count, 1)))
+    if workload.lengths in ("sharegpt", "alpaca"):
+        return (sharegpt_like if workload.lengths == "sharegpt" else alpaca_like)(count, random)
+    found = read_lengths(Path(workload.lengths), Path(workload.lengths).name, most)
+    return Lengths(found.name, found.pairs[random.integers(0, len(found.pairs), count)])
