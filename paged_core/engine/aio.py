@@ -83,6 +83,7 @@ class AsyncLLM:
         self.watchers: list[Watcher] = []
         self._commands: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._readers: dict[str, tuple[Mailbox, int, bool]] = {}  # by request: where to, which prompt, deltas
+        self._boxes: set[Mailbox] = set()  # of all calls that wait for outputs
         self._ids = itertools.count()
         self._lock = threading.Lock()  # no command is put into the queue of a thread that has ended
         self._failure: EngineDeadError | None = None
@@ -121,6 +122,7 @@ class AsyncLLM:
         call = _Call(keys, prompts, sampling_params, routing, Mailbox())
         self._command(_Command(lambda: self._add(call), lambda error: self._refuse(call, error)))
         unfinished = set(range(len(prompts)))
+        self._boxes.add(call.box)
         try:
             while unfinished:
                 for index, output in await call.box.take():
@@ -128,6 +130,7 @@ class AsyncLLM:
                         unfinished.discard(index)
                     yield index, output
         finally:
+            self._boxes.discard(call.box)
             if unfinished and self.is_running:
                 self._commands.put(_Command(lambda: self._leave(call), _nobody))
 
@@ -142,6 +145,12 @@ class AsyncLLM:
             if self._failure is None and not self._closed:
                 work = _Command(lambda: self._deliver(self.engine.abort(self.engine.unfinished_ids)), _nobody)
                 self._commands.put(work)
+
+    def give_up(self, reason: str) -> None:
+        """Let everybody who waits for outputs have EngineDeadError, from any thread and without the engine's, which may
+        hang. Their requests are aborted if it goes on."""
+        error = EngineDeadError(reason)
+        wake_all([box for box in list(self._boxes) if box.fail(error)])
 
     async def ask(self, question: Callable[[Engine], _T]) -> _T:
         """The answer of `question`, put to the engine in its own thread between two steps. EngineDeadError when there

@@ -194,8 +194,7 @@ class _Process(uvicorn.Server):
             await self._wait()
         if self._server is not None:
             await self._watch(self._server)
-            self._server.phase.draining = True
-            self._server.llm.abort_all()
+            await self._end_all(self._server)
 
     async def _watch(self, server: Server) -> None:
         end, loop = math.inf, asyncio.get_running_loop()
@@ -205,6 +204,16 @@ class _Process(uvicorn.Server):
                 end = min(end, loop.time() + self._drain_s)
                 if not server.admission.inside:
                     break
+
+    async def _end_all(self, server: Server) -> None:
+        """Everybody inside gets a last word, from the engine or, when that hangs, without it."""
+        server.phase.draining = True
+        server.llm.abort_all()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LAST_WORDS_S
+        while server.admission.inside and loop.time() < end:
+            await self._wait()
+        server.llm.give_up("the engine hangs")
 
     async def _wait(self) -> None:
         await self.on_tick(0)

@@ -235,7 +235,8 @@ def test_v18_an_engine_that_hangs_is_told_within_the_bound_and_left_at_the_end(s
         await reader.until(3)
         (server.stage / "hang").touch()
         server.process.send_signal(signal.SIGTERM)
-        await asyncio.gather(reader.task, return_exceptions=True)
+        await reader.task
+        assert '"code":"engine_dead"' in reader.events[-1]
 
     with staged("--stall=1", "--drain=0", slow=0.02) as server:
         server.ready()
