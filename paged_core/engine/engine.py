@@ -13,7 +13,6 @@ from paged_core.engine.emitter import Emitter
 from paged_core.engine.intake import Intake
 from paged_core.engine.metrics import EngineStats
 from paged_core.engine.survey import Focus, PoolSurvey, survey
-from paged_core.engine.survey import Focus, PoolSurvey, survey
 from paged_core.errors import EngineDeadError, PagedError, PluginContractError, RequestError
 
 if TYPE_CHECKING:
@@ -262,10 +261,6 @@ class Engine:
     def tallies(self) -> TallySheet:
         """Histograms of times and lengths since the engine started."""
         return self._emitter.tallies.sheet()
-
-    def survey(self, focus: Focus = Focus()) -> PoolSurvey:  # noqa: B008 - a tuple
-        """The pool block by block and who is in which queue, now."""
-        return survey(self._ledger, self._clock.now(), focus)
 
     def survey(self, focus: Focus = Focus()) -> PoolSurvey:  # noqa: B008 - a tuple
         """The pool block by block and who is in which queue, now."""
