@@ -53,6 +53,10 @@ class CallText:
         self._held: list[str] = []
         self._streams = False
 
+    def plain_end(self, text: str, start: int) -> int:
+        """Up to where characters of `text` are a string's; `take` takes them all at once."""
+        return self._value.plain_end(text, start) if self._at in (_At.VALUE, _At.KEY_TEXT) else start
+
     def take(self, char: str) -> CallNews | None:
         """What the character reveals. NotJsonError when this is no call of a declared function, or no longer one."""
         if self._at is _At.VALUE:

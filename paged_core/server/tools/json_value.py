@@ -8,6 +8,7 @@ from enum import Enum, auto
 
 _BLANKS = " \t\n\r"
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMERIC = frozenset("0123456789+-.eE")
 _LITERALS = {"t": "rue", "f": "alse", "n": "ull"}
 _ESCAPES = frozenset('"\\/bfnrt')
@@ -60,6 +61,14 @@ class JsonValue:
     def has_begun(self) -> bool:
         """Whether anything was taken."""
         return bool(self._parts)
+
+    def plain_end(self, text: str, start: int) -> int:
+        """Up to where characters of `text` go on with a string and mean nothing else; `take` takes them all at once."""
+        if self._expect is not _Expect.STRING:
+            return start
+        found = _PLAIN.match(text, start)
+        assert found is not None, "it matches nothing, too"
+        return found.end()
 
     def take(self, char: str) -> str | None:
         """What `char` adds to the text; None when the value (a number) was complete before it.

@@ -50,11 +50,9 @@ class ToolReader:
         """New text of the model; pieces that are now certain."""
         i = 0
         while i < len(text):
-            if self._in is _In.TEXT and not self._mark and not self._is_fresh:
-                i = self._skip_plain(text, i)
-            if i < len(text):
-                self._take(text[i])
-                i += 1
+            end = max(self._plain_end(text, i), i + 1)
+            self._take(text[i:end])
+            i = end
         return self._taken()
 
     def end(self) -> list[Piece]:
@@ -75,24 +73,25 @@ class ToolReader:
         done = self._num_calls and self._num_calls == self._num_whole
         return "tool_calls" if reason == "stop" and done else reason
 
-    def _take(self, char: str) -> None:
-        if self._in is _In.TEXT:
-            self._take_text(char)
-        elif self._in is _In.CALL:
-            self._take_call(char)
-        else:
-            self._take_garbled(char)
-
-    def _skip_plain(self, text: str, start: int) -> int:
-        """Content up to the next character that a mark could begin with; what `_take` does, for many at once."""
+    def _plain_end(self, text: str, start: int) -> int:
+        """Up to where `text` is what it seems, so that `_take` may have it at once: most of an answer is."""
+        if self._in is _In.CALL:
+            return self._call.plain_end(text, start)
+        if self._mark or (self._in is _In.TEXT and self._is_fresh):
+            return start
         found = text.find(self._form.opens[0], start)
-        end = len(text) if found < 0 else found
-        content = text[start:end].rstrip()
-        if content:
-            self._emit_text(self._blank + content)
-            self._blank = ""
-        self._blank += text[start + len(content) : end]
-        return end
+        return len(text) if found < 0 else found
+
+    def _take(self, text: str) -> None:
+        """One character, or several that mean nothing by themselves."""
+        if self._in is _In.CALL:
+            self._take_call(text)
+        elif len(text) > 1:
+            self._take_plain(text)
+        elif self._in is _In.TEXT:
+            self._take_text(text)
+        else:
+            self._take_garbled(text)
 
     def _take_text(self, char: str) -> None:
         marks = (self._form.opens, self._form.closes) if self._may_close else (self._form.opens,)
@@ -109,14 +108,18 @@ class ToolReader:
             self._blank = self._mark = ""
             self._may_close = False
 
-    def _take_plain(self, char: str) -> None:
-        """A character that belongs to no mark."""
-        is_separator = self._is_fresh and self._num_calls > 0 and char in self._form.separator
-        if char.isspace() or is_separator:
-            self._blank += char
+    def _take_plain(self, text: str) -> None:
+        """What belongs to no mark."""
+        if self._in is _In.GARBLED:
+            self._emit_arguments(text)
             return
-        self._emit_text(self._blank + char)
-        self._blank, self._is_fresh = "", False
+        separators = self._form.separator if self._is_fresh and self._num_calls else ""
+        if text.isspace() or text in separators:
+            self._blank += text
+            return
+        content = text.rstrip()
+        self._emit_text(self._blank + content)
+        self._blank, self._is_fresh = text[len(content) :], False
 
     def _open(self, mark: str) -> None:
         self._raw, self._blank, self._mark = [self._blank + mark], "", ""
