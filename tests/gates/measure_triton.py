@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -76,13 +77,15 @@ def measured(variant: Variant, capability: int, folder: Path) -> dict[str, int]:
     compiled, log = _compile(variant, capability)
     said = folder / f"{compiled.hash}.txt"
     if not log:
-        if not said.exists():  # in Triton's cache, but not in ours
-            with triton.knobs.compilation.scope():
-                triton.knobs.compilation.always_compile = True
-                compiled, log = _compile(variant, capability)
-        else:
-            log = said.read_text()
-    said.write_text(log)
+        log = said.read_text() if said.exists() else ""
+    if not log:  # in Triton's cache, but not in ours
+        with triton.knobs.compilation.scope():
+            triton.knobs.compilation.always_compile = True
+            compiled, log = _compile(variant, capability)
+    if not said.exists():  # written elsewhere first: other gates may read at the same time
+        written = folder / f"{compiled.hash}.{os.getpid()}"
+        written.write_text(log)
+        written.replace(said)
     return resources(log, compiled.metadata.shared)
 
 
