@@ -43,17 +43,16 @@ def unexplained(new: dict[str, Any]) -> list[str]:
 
 
 def main(plugins: list[str]) -> None:
-    """Measure the named plugins, all without names, and rewrite their parts."""
-    old = table.read() if table.FILE.exists() else {}
-    new = dict(old)
+    """Measure the named plugins, all without names, and rewrite their parts of the table as it is by then."""
     for plugin in plugins or list(table.PROGRAMS):
-        found = {arch: table.measure(plugin, arch) for arch in table.ARCHS}
-        new[plugin] = table.renewed(old, plugin, found)
+        found = {arch: table.measure(plugin, arch) for arch in table.ARCHS}  # minutes
+        old = table.read() if table.FILE.exists() else {}
+        new = dict(old) | {plugin: table.renewed(old, plugin, found)}
         for arch in table.ARCHS:
             for line in changes(table.of_arch(old, plugin, arch), table.of_arch(new, plugin, arch)):
                 print(arch, line)
-    table.write(dict(sorted(new.items())))
-    for line in unexplained(new):
+        table.write(dict(sorted(new.items())))
+    for line in unexplained(table.read()):
         print(line)
 
 
