@@ -61,13 +61,20 @@ def plan_of(workload: Workload, rate: float | None) -> Plan:
     """
     rows, source = _traced(workload, rate) if workload.trace is not None else _drawn(workload, rate)
     most = workload.most_tokens or _NO_LIMIT
-    fitting = [row for row in rows if row.prompt_tokens + row.output_tokens <= most]
-    rows = [row for row in rows if row.at_s <= (workload.duration_s or float("inf"))]
-    kept = [row for row in rows if row.prompt_tokens + row.output_tokens <= most][: workload.num_requests]
+    due = [row for row in rows if row.at_s <= (workload.duration_s or float("inf"))]
+    kept: list[Arrival] = []
+    num_too_long = 0
+    for row in due:
+        if len(kept) == workload.num_requests:
+            break
+        if row.prompt_tokens + row.output_tokens > most:
+            num_too_long += 1
+        else:
+            kept.append(row)
     if not kept:
-        why = f"none of at most {most} tokens" if not fitting else f"none is due within {workload.duration_s:g} s"
+        why = f"none of at most {most} tokens" if due else f"none is due within {workload.duration_s:g} s"
         raise ConfigError(f"no request to offer from {source}: {why}")
-    return Plan(tuple(kept), len([row for row in rows if row.at_s <= kept[-1].at_s]) - len(kept), source)
+    return Plan(tuple(kept), num_too_long, source)
 
 
 def _traced(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:
