@@ -1,7 +1,7 @@
 """The kernels on the CPU, in Triton's interpreter: the conformance suite and numerics of our own, every time.
 
 A process interprets all kernels or compiles them, as TRITON_INTERPRET says when Triton is imported; hence a process
-each. They cover the whole suite between them, cut into pieces that parallel workers can take.
+each. They cover the whole suite between them, cut into pieces that parallel workers can take: five minutes of one core.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ pytest.importorskip("triton", reason="there is no triton for this system")
 NUMERICS = sorted((Path(__file__).parent / "numerics").glob("check_*.py"))
 SUITE = sorted(Path(paged_conformance.suite.__file__).parent.glob("test_*.py"))
 SHAPES, MODEL = "test_attention.py", "test_engine_model.py"
-OTHERS = tuple(path.name for path in SUITE if path.name not in {SHAPES, MODEL})
+LAWS = ("test_attention_laws.py", "test_attention_graphs.py")
+OTHERS = tuple(path.name for path in SUITE if path.name not in {SHAPES, MODEL, *LAWS})
 PIECES: dict[str, tuple[tuple[str, ...], str, int]] = {
     "shapes": ((SHAPES,), "every_accepted_shape", 240),
     "layers": ((SHAPES,), "not every_accepted_shape", 35),
     "model": ((MODEL,), "", 6),
-    "rest": (OTHERS, "", 116),
+    "laws": (LAWS, "", 32),
+    "rest": (OTHERS, "", 84),
 }
 """Files of the suite, which of their tests, and the least number of them that judges an attention backend."""
 
@@ -42,6 +44,7 @@ def interpreted(*arguments: str) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("piece", PIECES)
 def test_the_suite_finds_nothing(piece: str, tmp_path: Path) -> None:
     files, which, least = PIECES[piece]
@@ -57,6 +60,7 @@ def test_the_suite_finds_nothing(piece: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", NUMERICS, ids=lambda path: path.stem)
 def test_numerics(path: Path) -> None:
     interpreted(str(path))
