@@ -45,8 +45,7 @@ def test_everybody_who_waits_is_told_and_nothing_is_left_once_the_engine_goes_on
 
     async def run():
         running = asyncio.ensure_future(all_of(llm, "abc"))
-        while not executor.inside.is_set():
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(executor.inside.wait, 30)
         queued = asyncio.ensure_future(all_of(llm, "xyz"))  # the engine has not even heard of it
         await asyncio.sleep(0.01)
         llm.give_up("it hangs")
@@ -70,8 +69,7 @@ def test_a_shutdown_does_not_wait_longer_than_it_is_told(hanging):
 
     async def run():
         waiting = asyncio.ensure_future(all_of(llm, "abc"))
-        while not executor.inside.is_set():
-            await asyncio.sleep(0.005)
+        await asyncio.to_thread(executor.inside.wait, 30)
         assert not llm.shutdown(0.01)
         executor.go_on.set()
         with pytest.raises(EngineDeadError):
