@@ -93,7 +93,7 @@ function showTotals() {
     ["blocks in use", `${number(pool.total - pool.free)} (${percent(pool.total - pool.free, pool.total)})`],
     ["saved by sharing", `${number(pool.saved)} blocks`],
     ["unused slots in last blocks", number(pool.tail_waste_slots)],
-    ["prompt tokens from the cache", percent(pool.prefix_hits, pool.prefix_queries)],
+    ["prompt tokens from cache", percent(pool.prefix_hits, pool.prefix_queries)],
     ["copies on write", number(pool.num_copies)],
     ["cached blocks evicted", number(pool.num_evictions)],
     ["preemptions", Object.entries(look.preemptions).map(([mode, count]) => `${number(count)} ${mode}`).join(", ")],

@@ -50,8 +50,11 @@ export class Chronicle {
       const old = before.lines.get(id);
       const times = line.num_preemptions - (old?.num_preemptions ?? 0);
       told += times;
-      if (times > 0) this.tell("preempted", `${short(id)} preempted, ${where(line)}${times > 1 ? `, ${times} times` : ""}`, look.step);
-      if (old?.queue === "preempted" && line.queue === "running") this.tell("returned", `${short(id)} is back`, look.step);
+      if (times > 0) {
+        const again = old?.queue === "preempted" ? "came back and was preempted again" : "preempted";
+        this.tell("preempted", `${short(id)} ${again}, ${where(line)}${times > 1 ? `, ${times} times` : ""}`, look.step);
+      }
+      if (times === 0 && old?.queue === "preempted" && line.queue === "running") this.tell("returned", `${short(id)} is back`, look.step);
     }
     const sum = (totals) => Object.values(totals).reduce((all, one) => all + one, 0);
     const others = sum(look.preemptions) - sum(before.totals) - told;
