@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _LONGEST_DETAIL = 200
+_KEEP_S = 3.0
+"""Idle connections are given up before servers do (uvicorn: 5 s): a request on one that just closed would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Client:
 
         key = self._target.api_key
         self._open = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_S),
             timeout=aiohttp.ClientTimeout(total=self._target.timeout_s),
             headers={"Authorization": f"Bearer {key}"} if key else {},
         )
@@ -81,6 +83,8 @@ class Client:
                 if answer.status != 200:
                     return []
                 content = await answer.json(content_type=None)
+        except aiohttp.InvalidURL as error:
+            raise ConfigError(f"--base-url {self._target.base_url} is no URL") from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ConfigError(f"no server answers at {url}: {_cause(error)}") from error
         except ValueError as error:

@@ -136,7 +136,7 @@ class Summary:
         if self.late is not None and self.late.p99 > LATE_S:
             found.append(
                 f"WARNING: arrivals slipped (p99 {1000 * self.late.p99:.1f} ms, most {1000 * self.late.most:.1f} ms "
-                "after they were due): the client or its machine is too slow for this load"
+                "after they were due): the client or its machine was too busy"
             )
         if self.per_second(self.client_cpu_s) > BUSY:
             found.append(

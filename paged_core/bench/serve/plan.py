@@ -11,7 +11,7 @@ import numpy as np
 from paged_core.bench.lengths import Lengths, alpaca_like, read_lengths, sharegpt_like
 from paged_core.errors import ConfigError
 from paged_core.workload.arrivals import arrival_times
-from paged_core.workload.traces import Arrival, at_rate, read_trace, scaled_lengths
+from paged_core.workload.traces import Arrival, at_rate, mean_rate, read_trace, scaled_lengths, shifted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,31 +59,46 @@ def plan_of(workload: Workload, rate: float | None) -> Plan:
 
     ConfigError when nothing is left to offer.
     """
-    rows, source = _traced(workload, rate) if workload.trace is not None else _drawn(workload, rate)
+    rows, source = _traced(workload) if workload.trace is not None else _drawn(workload, rate)
     most = workload.most_tokens or _NO_LIMIT
-    due = [row for row in rows if row.at_s <= (workload.duration_s or float("inf"))]
     kept: list[Arrival] = []
-    num_too_long = 0
-    for row in due:
+    too_long = [0]  # how many were left out before each of `kept`, and before the end
+    for row in rows:
         if len(kept) == workload.num_requests:
             break
         if row.prompt_tokens + row.output_tokens > most:
-            num_too_long += 1
+            too_long[-1] += 1
         else:
             kept.append(row)
-    if not kept:
-        why = f"none of at most {most} tokens" if due else f"none is due within {workload.duration_s:g} s"
+            too_long.append(too_long[-1])
+    if workload.trace is not None and kept:
+        kept = _paced(kept, rate, source)
+    due = [row for row in kept if row.at_s <= (workload.duration_s or float("inf"))]
+    if not due:
+        why = f"none is due within {workload.duration_s:g} s" if kept else f"none of at most {most} tokens"
         raise ConfigError(f"no request to offer from {source}: {why}")
-    return Plan(tuple(kept), num_too_long, source)
+    # After the last one that fits nobody knows which were due in time; without a limit in time all were.
+    end = len(due) if workload.duration_s is None or len(due) < len(kept) else len(due) - 1
+    return Plan(tuple(due), too_long[end], source)
 
 
-def _traced(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:
+def _traced(workload: Workload) -> tuple[list[Arrival], str]:
     assert workload.trace is not None
     rows = read_trace(workload.trace)
     source = f"trace {workload.trace.name}"
     if workload.length_factor != 1:
         rows, source = scaled_lengths(rows, workload.length_factor), f"{source}, lengths x {workload.length_factor:g}"
-    return (rows if rate is None else at_rate(rows, rate)), source
+    return rows, source
+
+
+def _paced(rows: list[Arrival], rate: float | None, source: str) -> list[Arrival]:
+    """The requests that were taken, the first one at 0, at their mean rate: the whole trace may have another."""
+    rows = shifted(rows)
+    if rate is None:
+        return rows
+    if np.isinf(mean_rate(rows)) and np.isfinite(rate) and len(rows) > 1:
+        raise ConfigError(f"{source}: its first {len(rows)} requests arrive at once, no --rate can stretch that")
+    return at_rate(rows, rate)
 
 
 def _drawn(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:

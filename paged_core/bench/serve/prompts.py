@@ -51,7 +51,7 @@ class Prompts:
     words: tuple[str, ...] = WORDS
     tokens_a_word: float = 1.0
     overhead: int = 0
-    source: str = "estimated: one token a word, since the server has no /tokenize"
+    source: str = "estimated: one token a word, the server's /tokenize does not answer"
     shared_tokens: int = 0
     seed: int = 0
 

@@ -136,7 +136,7 @@ class Fake:
 def with_fake(loop: JumpingLoop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`with_fake(fake, work)`: what the coroutine `work` returns while `fake` answers to every http://."""
     path = str(tmp_path / "fake.sock")
-    monkeypatch.setattr(aiohttp, "TCPConnector", lambda limit: aiohttp.UnixConnector(path, limit=limit))
+    monkeypatch.setattr(aiohttp, "TCPConnector", lambda **how: aiohttp.UnixConnector(path, **how))
 
     @asynccontextmanager
     async def listening(fake: Fake) -> AsyncIterator[None]:

@@ -135,3 +135,12 @@ def test_a_key_is_sent_and_asked_for(fake: Any, loop: Any, with_fake: Any) -> No
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="http://"):
         _ = Target(url).root
+
+
+def test_a_url_that_cannot_be_is_named(loop: Any) -> None:
+    async def work() -> None:
+        async with Client(Target("http://127.0.0.1:80x"), loop.time) as client:
+            await client.models()
+
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:80x is no URL"):
+        loop.run_until_complete(work())

@@ -54,6 +54,21 @@ def test_a_trace_goes_at_its_own_pace_or_at_the_rate(trace: Path) -> None:
     assert [row.at_s for row in plan_of(Workload(trace=trace), 1.5).rows] == [0, 0.5, 1, 2]
 
 
+def test_the_rate_is_that_of_the_requests_taken(trace: Path) -> None:
+    plan = plan_of(Workload(trace=trace, num_requests=3, duration_s=0.9), 4.0)
+    assert [row.at_s for row in plan.rows] == [0, 0.25, 0.5]
+    assert [row.at_s for row in plan_of(Workload(trace=trace, duration_s=0.6), 3.0).rows] == [0, 0.25, 0.5]
+
+
+def test_a_burst_cannot_be_stretched(tmp_path: Path) -> None:
+    path = tmp_path / "burst.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n5,10,5\n5,20,5\n9,20,5\n")
+    with pytest.raises(ConfigError, match="first 2 requests arrive at once"):
+        plan_of(Workload(trace=path, num_requests=2), 1.0)
+    assert [row.at_s for row in plan_of(Workload(trace=path, num_requests=2), float("inf")).rows] == [0, 0]
+    assert [row.at_s for row in plan_of(Workload(trace=path, num_requests=1), 1.0).rows] == [0]
+
+
 def test_lengths_of_a_trace_shrink_by_a_factor_that_is_named(trace: Path) -> None:
     plan = plan_of(Workload(trace=trace, length_factor=0.1), None)
     assert [(row.prompt_tokens, row.output_tokens) for row in plan.rows] == [(1, 1), (2, 1), (30, 1), (4, 1)]
@@ -65,6 +80,8 @@ def test_what_is_too_long_is_left_out_and_counted(trace: Path) -> None:
     assert [row.prompt_tokens for row in plan.rows] == [10, 20, 40]
     assert plan.num_too_long == 1
     assert plan_of(Workload(trace=trace, most_tokens=100, num_requests=2), None).num_too_long == 0
+    assert plan_of(Workload(trace=trace, most_tokens=100, duration_s=3.0), None).num_too_long == 1
+    assert plan_of(Workload(trace=trace, most_tokens=24, duration_s=0.5), None).num_too_long == 0
 
 
 def test_lengths_may_come_from_a_file(tmp_path: Path) -> None:
