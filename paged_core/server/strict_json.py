@@ -29,7 +29,9 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 def parse(body: bytes) -> Any:
     """The value of a JSON text. ApiError 400 says what is wrong with it."""
     try:
-        value = json.loads(body, parse_constant=_no_constant, parse_float=_finite)
+        # json.loads would decode bytes laxly: halves of surrogate pairs, and UTF-16, in which nothing below is found.
+        text = body.decode("utf-8-sig")
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise invalid(f"the body is nested more than {MAX_DEPTH} levels deep") from None
     except UnicodeDecodeError:

@@ -39,6 +39,9 @@ def serving(house):
             writer.transport.abort()
         listening.close()
         await listening.wait_closed()
+        async with asyncio.timeout(30):
+            while state.connections:
+                await asyncio.sleep(0.005)
         await asyncio.gather(*state.tasks, return_exceptions=True)
 
     return serve
@@ -127,3 +130,69 @@ def test_connections_can_be_used_again(serving):
                 assert head.startswith(b"HTTP/1.1 200")
 
     asyncio.run(main())
+
+
+def test_an_answer_before_the_end_of_a_body_reaches_the_client_that_is_still_sending(serving):
+    """Closed with data unread, a connection is reset, and the answer lost."""
+    xml, unknown = POST.replace(b"/json", b"/xml"), b"<>" + POST
+    for head, size, status in ((POST, 12, b"413"), (xml, 3, b"415"), (POST[1:], 3, b"400"), (unknown, 3, b"400")):
+        whole = head + b"Content-Length: %d\r\n\r\n" % (size << 20) + bytes(size << 20)
+        assert run(serving, whole)[9:12] == status, head
+
+
+async def keep_sending(writer):
+    while True:
+        writer.write(bytes(100_000))
+        await writer.drain()
+        await asyncio.sleep(0)
+
+
+def test_what_follows_an_answer_is_bounded_in_bytes_and_in_time(serving, monkeypatch):
+    head = POST + b"Content-Length: 1000000000\r\n\r\n"
+
+    async def main():
+        async with serving() as connect:
+            reader, writer = await connect()
+            writer.write(head)
+            assert (await reader.read())[9:12] == b"413"  # and the end of what the server has to say
+            with pytest.raises(ConnectionError):
+                await keep_sending(writer)
+
+    monkeypatch.setattr(connection, "MAX_REST", 1 << 20)
+    asyncio.run(asyncio.wait_for(main(), 60))
+    monkeypatch.setattr(connection, "MAX_REST", 1 << 40)
+    monkeypatch.setattr(connection, "REST_TIMEOUT_S", 0.05)
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_requests_sent_before_an_answer_are_not_queued_and_the_answer_comes_whole(serving):
+    body = b'{"prompt": "abc", "temperature": 0}'
+    whole = POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def main(*pieces):
+        async with serving() as connect:
+            reader, writer = await connect()
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0)
+            return await asyncio.wait_for(reader.read(), 30)
+
+    for pieces in ([whole * 50], [whole] * 50, [whole, REQUEST]):
+        answer = asyncio.run(main(*pieces))
+        assert answer.count(b"HTTP/1.1 ") == answer.count(b"HTTP/1.1 200") == 1
+        assert b"connection: close" in answer.lower()
+        assert answer.endswith(b"}")
+
+
+def test_a_body_that_breaks_off_in_the_parser_ends_its_request_without_a_word(serving, caplog):
+    """The parser has answered already; the application must neither wait for the rest nor answer too."""
+    broken = POST + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n"
+
+    async def main():
+        async with serving() as connect:
+            reader, writer = await connect()
+            writer.write(broken)
+            return await asyncio.wait_for(reader.read(), 30)
+
+    assert asyncio.run(main()).count(b"HTTP/1.1 400") == 1
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
