@@ -129,6 +129,8 @@ def _num_requests(parameters: Mapping[str, Any]) -> int:
         return int(parameters["num_requests"])
     if parameters["quick"]:
         return _QUICK_REQUESTS
+    if parameters["duration"] is not None and float("inf") in parameters["rate"]:
+        raise ConfigError("--rate=inf has no duration: give --num-requests as well")
     return _FEW if parameters["duration"] is None else _MANY
 
 

@@ -14,10 +14,15 @@ from paged_core.workload.arrivals import arrival_times
 from paged_core.workload.traces import Arrival, at_rate, mean_rate, read_trace, scaled_lengths, shifted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
+
+    from numpy.random import Generator
+    from numpy.typing import NDArray
 
 _SPARE = 4  # times as many drawn as a duration holds on average: bursty arrivals come in numbers
 _NO_LIMIT = 1 << 40
+_CHUNK = 256  # lengths are drawn by so many, whatever is needed, so that every rate has the same ones
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,8 @@ class Workload:
     burstiness      shape of gamma-distributed gaps
     num_requests    at most so many a rate
     duration_s      only those that are due in so many seconds
-    most_tokens     prompt and output together; longer requests are left out
+    most_tokens     prompt and output together; a trace's longer requests are left out, lengths that are drawn are
+                    drawn again
     """
 
     lengths: str = "sharegpt"
@@ -47,7 +53,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The requests of one rate, by time; how many were left out because they are too long."""
+    """The requests of one rate, by time; how many of a trace were left out because they are too long."""
 
     rows: tuple[Arrival, ...]
     num_too_long: int
@@ -109,18 +115,32 @@ def _drawn(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:
         count = min(count, round(_SPARE * (10 + rate * workload.duration_s)))
     lengths = _lengths(workload, count)
     times = arrival_times(count, rate, workload.burstiness, np.random.default_rng((workload.seed, 1)))
-    pairs: Sequence[Sequence[int]] = lengths.pairs.tolist()
-    rows = [Arrival(float(at), prompt, output) for at, (prompt, output) in zip(times, pairs, strict=True)]
     prompt, output = lengths.means
+    rows = [Arrival(float(at), *pair) for at, pair in zip(times, lengths.pairs.tolist(), strict=True)]
     return rows, f"{lengths.name} lengths (mean {prompt:.0f} + {output:.0f} tokens)"
 
 
 def _lengths(workload: Workload, count: int) -> Lengths:
+    """`count` pairs that fit, or as many as come in a good many draws. Fewer are the first of more."""
     random = np.random.default_rng((workload.seed, 0))
     most = workload.most_tokens or _NO_LIMIT
     if workload.lengths == "fixed":
+        if sum(workload.fixed) > most:
+            raise ConfigError(f"no request to offer: {workload.fixed} tokens are more than {most} together")
         return Lengths("fixed", np.tile(np.array(workload.fixed, dtype=np.int64), (count, 1)))
-    if workload.lengths in ("sharegpt", "alpaca"):
-        return (sharegpt_like if workload.lengths == "sharegpt" else alpaca_like)(count, random)
-    found = read_lengths(Path(workload.lengths), Path(workload.lengths).name, most)
-    return Lengths(found.name, found.pairs[random.integers(0, len(found.pairs), count)])
+    draw = _source(workload.lengths, most)
+    chunks: list[Lengths] = []
+    kept: list[NDArray[np.int64]] = []
+    while sum(map(len, kept)) < count:
+        chunks.append(draw(_CHUNK, random))
+        kept.append(chunks[-1].pairs[chunks[-1].pairs.sum(axis=1) <= most])
+        if len(chunks) >= _TRIES and not sum(map(len, kept)):
+            raise ConfigError(f"no request to offer: {chunks[-1].name} lengths hold none of at most {most} tokens")
+    return Lengths(chunks[0].name, np.concatenate(kept)[:count])
+
+
+def _source(name: str, most: int) -> Callable[[int, Generator], Lengths]:
+    if name in ("sharegpt", "alpaca"):
+        return sharegpt_like if name == "sharegpt" else alpaca_like
+    found = read_lengths(Path(name), Path(name).name, most)
+    return lambda count, random: Lengths(found.name, found.pairs[random.integers(0, len(found.pairs), count)])

@@ -46,6 +46,7 @@ class Prompts:
     overhead        tokens that the server adds: a begin token, a chat template
     source          how the two were found, to be printed
     shared_tokens   tokens with which all prompts begin alike
+    salt            another one makes other texts of the same names
     """
 
     words: tuple[str, ...] = WORDS
@@ -53,10 +54,10 @@ class Prompts:
     overhead: int = 0
     source: str = "estimated: one token a word, the server's /tokenize does not answer"
     shared_tokens: int = 0
-    seed: int = 0
+    salt: str = ""
 
     def text(self, asked: Arrival, name: str) -> str:
-        """A prompt for `asked`, the same one for the same `name` and seed. At least one word.
+        """A prompt for `asked`, the same one for the same `name` and salt. At least one word.
 
         Prompts with the same first blocks begin alike, block by block; without blocks only the shared part is alike.
         """
@@ -64,7 +65,7 @@ class Prompts:
         words: list[str] = []
         for part, tokens in self._parts(asked, name):
             size = min(max(1, round(tokens / self.tokens_a_word)), total - len(words))
-            words += Random(f"{self.seed}/{part}").choices(self.words, k=size)
+            words += Random(f"{self.salt}/{part}").choices(self.words, k=size)
             if len(words) == total:
                 break
         return " ".join(words)
@@ -77,12 +78,12 @@ class Prompts:
         yield name, asked.prompt_tokens
 
 
-async def calibrate(client: Client, model: str, endpoint: str, seed: int, shared_tokens: int) -> Prompts:
+async def calibrate(client: Client, model: str, endpoint: str, salt: str, shared_tokens: int) -> Prompts:
     """Ask the server's /tokenize, vLLM's or llama.cpp's, what words cost; without one, an estimate that says so.
 
     Prompts are exact where at least a few dozen words are one token each, with and without a space before them.
     """
-    estimate = Prompts(seed=seed, shared_tokens=shared_tokens)
+    estimate = Prompts(salt=salt, shared_tokens=shared_tokens)
 
     async def count(**what: Any) -> int | None:
         answer = await client.json_of("POST", "/tokenize", {"model": model, **what})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from paged_core.bench.serve.client import Client, Target
@@ -52,7 +53,8 @@ async def run(sweep: Sweep, progress: Callable[[str], None], clock: Callable[[],
         model, limit = _chosen(await client.models(), sweep.target)
         workload = replace(sweep.workload, most_tokens=sweep.workload.most_tokens or limit)
         plans = [plan_of(workload, rate) for rate in sweep.rates or (None,)]
-        prompts = await calibrate(client, model, sweep.target.endpoint, workload.seed, sweep.shared_prefix)
+        # Never the texts of an earlier run with the same seed: the server may still have them in its prefix cache.
+        prompts = await calibrate(client, model, sweep.target.endpoint, token_hex(8), sweep.shared_prefix)
         version = await client.json_of("GET", "/version")
         summaries, records = [], []
         for number, (rate, plan) in enumerate(zip(sweep.rates or (None,), plans, strict=True)):
@@ -116,7 +118,9 @@ def _conditions(sweep: Sweep, workload: Workload, plans: Sequence[Plan], prompts
     if workload.trace is None:
         found["burstiness"] = f"{workload.burstiness:g}"
     if workload.most_tokens:
-        found["longest"] = f"{workload.most_tokens} tokens, {sum(plan.num_too_long for plan in plans)} left out"
+        found["longest"] = f"{workload.most_tokens} tokens"
+        if workload.trace is not None:
+            found["longest"] += f", {sum(plan.num_too_long for plan in plans)} left out"
     if sweep.slo is not None:
         found["SLO"] = ", ".join(f"{name} {limit:g} ms" for name, limit in sweep.slo.limits_ms.items())
     if prompts.shared_tokens:

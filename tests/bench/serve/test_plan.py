@@ -30,6 +30,17 @@ def test_lengths_are_the_same_at_every_rate_and_times_are_scaled() -> None:
     assert [row.at_s for row in fast] == pytest.approx([row.at_s / 4 for row in slow])
 
 
+def test_lengths_are_the_same_however_many_are_needed() -> None:
+    few, many = (plan_of(Workload(num_requests=count), 1.0).rows for count in (20, 700))
+    assert many[:20] == few
+
+
+def test_lengths_that_are_too_long_are_drawn_again() -> None:
+    rows = plan_of(Workload(num_requests=300, most_tokens=200), 1.0).rows
+    assert len(rows) == 300
+    assert max(row.prompt_tokens + row.output_tokens for row in rows) <= 200
+
+
 def test_a_seed_gives_the_same_plan_again() -> None:
     first, again, other = (plan_of(Workload(num_requests=9, seed=seed), 1.0) for seed in (5, 5, 6))
     assert first == again
@@ -96,5 +107,9 @@ def test_nothing_to_offer_is_said_with_its_reason(trace: Path, tmp_path: Path) -
         plan_of(Workload(trace=trace, most_tokens=3), None)
     with pytest.raises(ConfigError, match=r"none is due within 0\.001 s"):
         plan_of(Workload("fixed", duration_s=0.001, burstiness=float("inf")), 1.0)
+    with pytest.raises(ConfigError, match="none of at most 7 tokens"):
+        plan_of(Workload(most_tokens=7), 1.0)
+    with pytest.raises(ConfigError, match="more than 255 together"):
+        plan_of(Workload("fixed", most_tokens=255), 1.0)
     with pytest.raises(ConfigError, match="is no file of prompt_tokens"):
         plan_of(Workload(str(tmp_path / "absent")), 1.0)

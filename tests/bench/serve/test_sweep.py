@@ -73,6 +73,16 @@ def test_figures_of_a_sweep_are_those_of_the_server(command: Any, fake: Any, tmp
     assert requests[0]["text_s"] == pytest.approx([1.5, 1.6, 1.7])
 
 
+def test_a_second_run_asks_for_the_same_lengths_in_other_words(command: Any, fake: Any) -> None:
+    for _ in range(2):
+        command("--num-requests=4", "--warmup=0", "--shared-prefix=8")
+    asked = [(len(body["prompt"].split()), body["max_tokens"]) for body in fake.bodies]
+    assert asked[:4] == asked[4:]
+    firsts = [" ".join(body["prompt"].split()[:4]) for body in fake.bodies]
+    assert len(set(firsts)) == 2
+    assert len(set(firsts[:4])) == 1
+
+
 def test_conditions_and_formulas_are_printed(command: Any) -> None:
     _, output = command(*FIXED, "--slo=ttft:600")
     flat = " ".join(output.split())
@@ -81,7 +91,7 @@ def test_conditions_and_formulas_are_printed(command: Any) -> None:
         "server http://fake",
         "model fake-model",
         "prompts estimated",
-        "longest 400 tokens, 0 left out",
+        "longest 400 tokens;",
         "SLO ttft 600 ms",
         "100.0%",
     ):
@@ -152,6 +162,7 @@ def test_no_server_is_one_line_and_exit_code_2() -> None:
         (["--trace=x.csv", "--arrivals=poisson"], "leave out --arrivals and --lengths"),
         (["--length-factor=2"], "is for --trace"),
         (["--trace=absent.csv"], "absent.csv cannot be read"),
+        (["--rate=inf", "--duration=5"], "give --num-requests"),
         (["--rate=nan"], "nan is no number"),
         (["--rate=0"], "0"),
         (["--slo=speed:9"], "NAME:MILLISECONDS"),
