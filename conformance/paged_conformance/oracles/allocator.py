@@ -84,10 +84,14 @@ class AllocatorModel:
         counted = Counter(min(count, length) for count in self.refs().values())
         return tuple(counted[count] for count in range(1, length + 1))
 
+    def host_refs(self) -> Counter[int]:
+        """References that tables hold, by host block."""
+        return Counter(block for table in self.host_tables.values() for block in table)
+
     @property
     def host_free(self) -> int:
         """Host blocks in no table."""
-        return self.num_host_blocks - len({block for table in self.host_tables.values() for block in table})
+        return self.num_host_blocks - len(self.host_refs())
 
     def blocks_of(self, group: Group) -> set[int]:
         """Distinct device blocks of a group's live branches."""

@@ -280,7 +280,20 @@ class World:
         self.expect(stats.num_copies == model.num_copies, f"{stats.num_copies} copies counted, not {model.num_copies}")
         self.expect(stats.prefix_hits == model.num_hits, f"{stats.prefix_hits} hits counted, not {model.num_hits}")
         self.expect(0 <= stats.cached_free <= stats.free, f"cached_free {stats.cached_free} exceeds free {stats.free}")
+        self._verify_marks(stats.cached_free)
         self.alloc.check()
+
+    def _verify_marks(self, cached_free: int) -> None:
+        """What the allocator tells of each block, if it does."""
+        marks = self.alloc.marks()
+        if marks is None or not self.exact:
+            return
+        held = {"refs": self.model.refs(), "host_refs": self.model.host_refs()}
+        for name, told in (("refs", marks.refs), ("host_refs", marks.host_refs)):
+            seen = {int(block): int(told[block]) for block in told.nonzero()[0]}
+            self.expect(seen == dict(held[name]), f"law 1: marks().{name} are {seen}, tables hold {dict(held[name])}")
+        num_cached = int(((marks.refs == 0) & marks.cached).sum())
+        self.expect(num_cached == cached_free, f"marks() tell {num_cached} cached free blocks, stats {cached_free}")
 
     def _observed(self, seq: Sequence, length: int) -> list[int]:
         return self._row(seq)[:length]
