@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from paged_core.api.executor import Executor
     from paged_core.api.loader import Loader, Tokenizer
     from paged_core.api.model import ModelSpec
+    from paged_core.api.provider import Provider
     from paged_core.plugins import Plugins
 
 news = logging.getLogger("paged_core.news")
@@ -217,7 +218,7 @@ def engine_config(
         max_num_seqs=settings.max_num_seqs,
         token_budget=need.token_budget,
         chunked_prefill=settings.chunked_prefill,
-        prefix_cache=settings.prefix_cache,
+        prefix_cache=caches_prefixes(settings.prefix_cache, plugins.records[chosen["alloc"]].provider),
         seed=settings.seed,
         audit=settings.audit,
         quantization=need.quantization,
@@ -231,6 +232,14 @@ def engine_config(
         sampler_capabilities=plugins.records[chosen["sampler"]].provider.capabilities,
         plugins=chosen,
     )
+
+
+def caches_prefixes(asked: bool, allocator: Provider[Any, Any]) -> bool:
+    """Whether prefixes will be cached. A cache that is on and can never hit is told on `news`."""
+    able = "prefix_cache" in allocator.capabilities
+    if asked and not able:
+        news.warning("prefix cache: off, because %s has none", allocator.name)
+    return asked and able
 
 
 def wire(
