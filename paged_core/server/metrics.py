@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from paged_core.server.errors import ApiError
 from paged_core.server.families import Families, Reading
-from paged_core.server.state import Server, TheServer
+from paged_core.server.reading import read
+from paged_core.server.state import TheServer
 
 router = APIRouter()
 PATIENCE_S = 9.0
@@ -25,18 +23,9 @@ PATIENCE_S = 9.0
 )
 async def metrics(server: TheServer, request: Request) -> Response:
     """All metrics, as text in Prometheus' form or, where `Accept` asks for it, in that of OpenMetrics."""
-    reading = await _read(server)
+    reading = await read(server, Reading.of, PATIENCE_S)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Families(reading, server.names[0]))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(registry), headers={"Content-Type": content_type})
-
-
-async def _read(server: Server) -> Reading:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            return await server.llm.ask(Reading.of)
-    except TimeoutError:
-        reason = f"the engine has been at one step for {server.llm.silent_s:.0f} s: there is nothing to read"
-        raise ApiError(503, reason, code="engine_busy", headers={"Retry-After": "10"}) from None

@@ -10,6 +10,7 @@ from importlib.resources import files
 
 import pytest
 
+from paged_core.server.ui import routes
 from paged_core.server.ui.routes import PUBLIC
 
 KEY = {"Authorization": "Bearer secret"}
@@ -114,3 +115,18 @@ def test_data_end_with_the_engine(server):
     response = server.get(POOL, headers=KEY)
     assert response.status_code in (500, 503)
     assert response.json()["error"]["message"]
+
+
+def test_an_engine_that_does_not_answer_is_told_as_busy(server, monkeypatch):
+    monkeypatch.setattr(routes, "PATIENCE_S", 0.05)
+
+    async def run():
+        server.gate.shut()
+        async with server.call("/v1/completions", {"prompt": [1, 2], "max_tokens": 2}, **KEY):
+            await asyncio.to_thread(server.gate.waiting.wait, 30)
+            response = await server.arequest("GET", POOL, headers=KEY)
+            server.gate.open()
+        return response
+
+    response = asyncio.run(run())
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_busy")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from paged_core.engine.survey import Focus
+from paged_core.server.reading import read
 from paged_core.server.replies import json_response
 from paged_core.server.state import Server, TheServer
 
@@ -48,6 +49,8 @@ _HEADERS = {
 }
 PUBLIC = tuple(_FILES)
 """Open without a key: static files of the package, which hold no data."""
+PATIENCE_S = 9.0
+"""Seconds the engine may take to answer between two steps, before the page is told that it is busy."""
 router = APIRouter()
 
 
@@ -76,7 +79,7 @@ async def pool(
     def look(engine: Engine) -> tuple[EngineStats, PoolSurvey]:
         return engine.stats(), engine.survey(Focus(block, request))
 
-    stats, survey = await server.llm.ask(look)
+    stats, survey = await read(server, look, PATIENCE_S)
     response = json_response(_told(server, stats, survey))
     response.headers["Cache-Control"] = "no-store"
     return response
