@@ -17,6 +17,13 @@ settings.load_profile("untimed")
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long tests marked `soak` go on; without it they are skipped, which the report says."""
+    parser.addoption(
+        "--soak", type=float, default=0.0, metavar="SECONDS", help="run the soak for so long (600 is usual)"
+    )
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the checkout."""

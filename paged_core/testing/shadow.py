@@ -101,13 +101,17 @@ class ShadowExecutor(Executor):
         self._pool[blocks, plan.positions % self.block_size] = plan.token_ids
 
     def _digest(self, plan: StepPlan, i: int) -> bytes:
-        """A hash of everything draw `i` reads through the block table."""
-        assert self._tables is not None
+        """A hash of everything draw `i` reads."""
         reader = np.searchsorted(plan.query_start, plan.sample_index[i], side="right") - 1
         row, length = int(plan.rows[reader]), int(plan.sample_positions[i])
+        return self._read(row, length, self._salts[int(plan.sample_rows[i])])
+
+    def _read(self, row: int, length: int, salt: bytes) -> bytes:
+        """A hash of a row's first tokens, read through the block table."""
+        assert self._tables is not None
         blocks = self._tables[row, : -(-length // self.block_size)]
         seen = self._pool[blocks].reshape(-1)[:length]
-        return hashlib.blake2b(seen.tobytes(), key=self._salts[int(plan.sample_rows[i])], digest_size=8).digest()
+        return hashlib.blake2b(seen.tobytes(), key=salt, digest_size=8).digest()
 
     def _token(self, digest: bytes, rank: int) -> int:
         low, high = self._range

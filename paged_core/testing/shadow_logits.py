@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.api.batch import StepPlan, StepResult
-from paged_core.testing.shadow import ShadowExecutor
+from paged_core.testing.shadow import ShadowExecutor, ShadowTicket
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,20 @@ class ShadowLogits(ShadowExecutor):
             self._sampler.end(row)
         for start in plan.started:
             self._sampler.start(start)
-        return super().submit(plan)
+        ticket = super().submit(plan)
+        self._score(plan, ticket)
+        return ticket
+
+    def _score(self, plan: StepPlan, ticket: Ticket) -> None:
+        """Log-probabilities of prompt tokens, each by the tokens before it."""
+        import torch
+
+        assert isinstance(ticket, ShadowTicket)
+        for want in plan.prompt_rows:
+            lengths = range(want.first_position, want.first_position + len(want.targets))
+            logits = torch.from_numpy(self._logits([self._read(want.row, length, b"") for length in lengths]))
+            top = self._sampler.logprobs(logits, want.targets, want.num_logprobs)
+            ticket.result.prompt_logprobs[want.row] = (want.first_position, top)
 
     def _salt(self, start: RowStart) -> bytes:
         """None: seeds are the sampler's matter."""
