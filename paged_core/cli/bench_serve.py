@@ -29,6 +29,7 @@ _QUICK_REQUESTS = 8
 _ARRIVALS = ("poisson", "gamma", "constant")
 _MANY = 1_000_000
 _FEW = 100
+_CONNECTIONS = 10_240  # what macOS allows at most
 
 
 class _Above(click.FloatRange):
@@ -53,6 +54,7 @@ def _serve(parameters: Mapping[str, Any]) -> int:
         from paged_core.bench.plot import check_plot
 
         check_plot(picture)
+    _allow_connections()
     about = conditions()  # the load before it is that of others and of the server at rest
     outcome = _run(run(chosen, note))
     publish(Report("bench serve", about | outcome.conditions, tables_of(outcome.summaries)), parameters)
@@ -63,6 +65,18 @@ def _serve(parameters: Mapping[str, Any]) -> int:
 
         draw(outcome.summaries, f"{outcome.conditions['model']}, {outcome.conditions['requests']}", picture)
     return 0 if all(one.num_ok for one in outcome.summaries) else 1
+
+
+def _allow_connections() -> None:
+    """Let this process have as many connections as it may, up to some thousands; 1,024 is a common default."""
+    if find_spec("resource") is None:  # there is none for Windows
+        return
+    import resource
+
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS if most == resource.RLIM_INFINITY else min(most, _CONNECTIONS)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:

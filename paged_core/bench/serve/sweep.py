@@ -56,18 +56,20 @@ async def run(sweep: Sweep, progress: Callable[[str], None], clock: Callable[[],
         # Never the texts of an earlier run with the same seed: the server may still have them in its prefix cache.
         prompts = await calibrate(client, model, sweep.target.endpoint, token_hex(8), sweep.shared_prefix)
         version = await client.json_of("GET", "/version")
-        summaries, records = [], []
+        runs: list[tuple[float, tuple[Record, ...], float]] = []
         for number, (rate, plan) in enumerate(zip(sweep.rates or (None,), plans, strict=True)):
             used = mean_rate(plan.rows) if rate is None else rate
             progress(f"{used:g} requests/s: {len(plan.rows)} requests in {plan.rows[-1].at_s:.1f} s")
             await _offer(client, model, prompts, _warmup(plan, sweep.warmup), f"warm-up {number}", None, clock)
-            before = time.process_time()
-            found = await _offer(client, model, prompts, plan.rows, f"run {number}", sweep.max_concurrency, clock)
-            summaries.append(summarize(found, used, sweep.slo, time.process_time() - before))
-            records.append(tuple(found))
+            found, cpu_s = await _offer(
+                client, model, prompts, plan.rows, f"run {number}", sweep.max_concurrency, clock
+            )
+            runs.append((used, tuple(found), cpu_s))
     told = _conditions(sweep, workload, plans, prompts) | {"model": model}
     told |= {"server version": version["version"]} if version and "version" in version else {}
-    return Outcome(tuple(summaries), tuple(records), told)
+    # After the connections are closed: where they took every descriptor, not even numpy could open its own files.
+    summaries = tuple(summarize(records, rate, sweep.slo, cpu_s) for rate, records, cpu_s in runs)
+    return Outcome(summaries, tuple(records for _, records, _ in runs), told)
 
 
 def _warmup(plan: Plan, count: int) -> list[Arrival]:
@@ -83,7 +85,8 @@ async def _offer(
     name: str,
     max_concurrency: int | None,
     clock: Callable[[], float],
-) -> list[Record]:
+) -> tuple[list[Record], float]:
+    """What became of the requests, and the processor time of this process meanwhile, in seconds."""
     # Texts are made before the clock starts: that work is not the server's. Each run has its own, so that a rate does
     # not find the prompts of the one before in the server's prefix cache.
     texts = [prompts.text(row, f"{name}, {i}") for i, row in enumerate(rows)]
@@ -91,7 +94,9 @@ async def _offer(
     async def send(index: int) -> Reply:
         return await client.ask(model, texts[index], rows[index].output_tokens)
 
-    return await offer(rows, send, max_concurrency, clock)
+    before = time.process_time()
+    records = await offer(rows, send, max_concurrency, clock)
+    return records, time.process_time() - before
 
 
 def _chosen(models: Sequence[dict[str, Any]], target: Target) -> tuple[str, int | None]:
