@@ -76,18 +76,20 @@ def test_an_engine_that_works_within_the_bound_is_healthy(house):
 
 
 def test_a_failed_engine_turns_health_red_at_once_and_fails_everybody_inside(house, monkeypatch):
-    server = house(script=["a"] * 9)
+    server = house(script=["a"] * 200)
 
     def fail(plan):
         raise RuntimeError("broken")
 
     async def run():
         server.gate.shut()
-        whole = server.call("/v1/completions", {"prompt": "a", "max_tokens": 9})
-        stream = server.call("/v1/completions", {"prompt": "a", "max_tokens": 9, "stream": True, "ignore_eos": True})
+        whole = server.call("/v1/completions", {"prompt": "a", "max_tokens": 200})
+        stream = server.call("/v1/completions", {"prompt": "a", "max_tokens": 200, "stream": True})
         async with whole as first, stream as second:
-            server.gate.allow(4)
-            await second.until(lambda call: "data:" in call.text)
+            while "data:" not in second.text:
+                server.gate.allow(1)
+                await asyncio.sleep(0.01)
+            assert not first.task.done()
             monkeypatch.setattr(server.gate._inner, "submit", fail)
             server.gate.open()
             await asyncio.gather(first.task, second.task)

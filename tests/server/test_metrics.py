@@ -46,6 +46,15 @@ async def ascrape(server):
     return samples((await server.arequest("GET", "/metrics")).text)
 
 
+async def scrape_between_steps(server):
+    """As few steps as a scrape needs: it is answered between two of them."""
+    scraping = asyncio.ensure_future(ascrape(server))
+    while not scraping.done():
+        server.gate.allow(1)
+        await asyncio.sleep(0.005)
+    return await scraping
+
+
 def test_names_are_vllm_s_with_our_prefix_and_nothing_is_unknown(house):
     text = house().get("/metrics").text
     names = {family.name for family in parse(text) if family.name.startswith("paged:")}
@@ -114,19 +123,18 @@ def test_an_answer_counts_the_same_streamed_or_not(house, stream):
 
 
 def test_sharing_is_told_block_by_block(house):
-    server = house(script=["a"] * 40)
-    body = {"prompt": "x" * 10, "n": 3, "max_tokens": 40, "temperature": 0.0, "ignore_eos": True, "stream": True}
+    server = house(script=["a"] * 200)
+    body = {"prompt": "x" * 10, "n": 3, "max_tokens": 200, "temperature": 0.0, "ignore_eos": True, "stream": True}
 
     async def run():
+        server.gate.shut()
         async with server.call("/v1/completions", body) as call:
-            await call.until(lambda call: "data:" in call.text)
-            server.gate.shut()
-            scraping = asyncio.ensure_future(ascrape(server))
-            while not scraping.done():
+            while "data:" not in call.text:
                 server.gate.allow(1)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.005)
+            found = await scrape_between_steps(server)
             server.gate.open()
-            return await scraping
+            return found
 
     found = asyncio.run(run())
     assert found["num_requests_running"] == 1
@@ -168,9 +176,10 @@ def test_x01_after_ten_cancelled_streams_and_no_more_traffic_nothing_is_held(hou
         async with asyncio.TaskGroup() as group:
             calls = [server.call("/v1/completions", body) for _ in range(10)]
             entered = [await call.__aenter__() for call in calls]
-            for _ in range(20):
-                server.gate.allow(1)
-                await asyncio.sleep(0.005)
+            inside = 0
+            while inside < 10:
+                found = await scrape_between_steps(server)
+                inside = found["num_requests_running"] + found["num_requests_waiting"]
             for call in entered:
                 group.create_task(call.leave())
             server.gate.open()
