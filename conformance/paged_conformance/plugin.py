@@ -103,7 +103,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, pairs, ids=[plugin for _, plugin in pairs], indirect=True, scope="session")
         else:
             # None stands for "kind not chosen": such tests are deselected, not reported as skipped.
-            names: list[str | None] = [*selection.names(name)] or [None]
+            combined = sum(kind in metafunc.fixturenames and _is_ours(metafunc, kind) for kind in KINDS) > 1
+            names: list[str | None] = [*selection.names(name, combined=combined)] or [None]
             metafunc.parametrize(name, names, ids=[each or "none" for each in names], indirect=True, scope="session")
 
 

@@ -42,9 +42,14 @@ class Selection:
         if problems:
             raise pytest.UsageError("\n".join(problems))
 
-    def names(self, kind: str) -> list[str]:
-        """Names of the candidates of `kind`, in the order in which they were named."""
-        return list(self._candidates[kind])
+    def names(self, kind: str, *, combined: bool = False) -> list[str]:
+        """Names of the candidates of `kind`, in the order in which they were named.
+
+        `combined`: of those that are tried with candidates of other kinds, whom one that nobody expects to run here
+        would keep from being judged.
+        """
+        candidates = self._candidates[kind]
+        return [name for name, each in candidates.items() if not combined or self.expects(each)]
 
     def candidate(self, kind: str, name: str) -> Candidate:
         """One of `names(kind)`."""

@@ -116,6 +116,15 @@ def test_a_plugin_for_another_device_that_was_named_is_not_run(run_suite) -> Non
     assert "nobody named it" not in run.output
 
 
+def test_a_plugin_for_another_device_keeps_nobody_else_from_being_judged(run_suite) -> None:
+    """Tests of combinations leave it out when nobody named it: skipped, they would count against the others too."""
+    test = ("--pyargs", "paged_conformance.suite.test_engine_model")
+    run = run_suite("-k", "this_combination and None", target=test)
+    counts = {plugin["name"]: plugin["counts"] for plugin in run.report["plugins"]}
+    for name in ("sample_torch", "exec_local"):
+        assert counts[name] == {"passed": counts["attn_torch"]["passed"] + counts["attn_cpu"]["passed"]}, run.output
+
+
 def test_a_failing_contract_counts_on_any_device(run_suite, contract_mutants) -> None:
     run = run_suite("-k", "test_summary", f"--paged-plugin={contract_mutants}")
     assert run.code == 1, run.output
