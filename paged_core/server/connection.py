@@ -26,6 +26,8 @@ MAX_REST = 1 << 26
 """Bytes of a request that are taken, and thrown away, after its answer."""
 REST_TIMEOUT_S = 10.0
 """Seconds in which they must arrive."""
+READ_TIMEOUT_S = 60.0
+"""Seconds in which a client has to read something of what waits for it."""
 
 
 class HeadTooLargeError(ValueError):
@@ -47,6 +49,7 @@ class Connection(HttpToolsProtocol):
         self._in_request = self._is_last = self._parted = False
         self._num_rest = 0
         self._rest_timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client is there: its first request has to follow."""
@@ -58,6 +61,7 @@ class Connection(HttpToolsProtocol):
         """A client is gone."""
         self._head_is_there()
         self._rest_is_there()
+        self._has_read()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -120,6 +124,16 @@ class Connection(HttpToolsProtocol):
         if self._in_request and not self.transport.is_closing():
             self._expect_rest()
 
+    def pause_writing(self) -> None:
+        """The client is slower than its answer, which waits; but not for ever, for it keeps a place in the house."""
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._has_read()
+        super().resume_writing()
+
     def _count(self, num_bytes: int) -> None:
         self._num_unseen = 0
         self._num_head += num_bytes
@@ -134,6 +148,21 @@ class Connection(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _expect_reading(self) -> None:
+        size = self._socket.get_write_buffer_size()
+        self._read_timer = asyncio.get_running_loop().call_later(READ_TIMEOUT_S, self._go_on_if_less_than, size)
+
+    def _go_on_if_less_than(self, size: int) -> None:
+        if self._socket.get_write_buffer_size() < size:
+            self._expect_reading()
+        else:
+            self._socket.abort()
+
+    def _has_read(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def _part(self) -> None:
         """Close; a client in the middle of its request may finish."""

@@ -22,8 +22,8 @@ def serving(house):
     server = house(["Hi"])
 
     @asynccontextmanager
-    async def serve():
-        config = uvicorn.Config(server.app, lifespan="off", log_config=None, access_log=False)
+    async def serve(app=server.app):
+        config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
         config.load()
         state = ServerState()
         loop = asyncio.get_running_loop()
@@ -35,15 +35,16 @@ def serving(house):
             return opened[-1]
 
         connect.tasks = state.tasks  # of all requests that are being answered
-        yield connect
-        for _, writer in opened:
-            writer.transport.abort()
-        listening.close()
-        await listening.wait_closed()
-        async with asyncio.timeout(30):
-            while state.connections:
-                await asyncio.sleep(0.005)
-        await asyncio.gather(*state.tasks, return_exceptions=True)
+        try:
+            yield connect
+        finally:
+            for _, writer in opened:
+                writer.transport.abort()
+            listening.close()
+            async with asyncio.timeout(30):
+                while state.connections or state.tasks:
+                    await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # for the ends of ours
 
     return serve
 
@@ -202,3 +203,51 @@ def test_a_body_that_breaks_off_in_the_parser_ends_its_request_without_a_word(se
 
     assert asyncio.run(main()).count(b"HTTP/1.1 400") == 1
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+PART, NUM_PARTS = bytes(1 << 20), 40
+
+
+async def large(scope, receive, send):
+    """An application with much to say."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    for _ in range(NUM_PARTS):
+        await send({"type": "http.response.body", "body": PART, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def read_all(reader, pause_s):
+    """The number of bytes."""
+    num_bytes = 0
+    while part := await reader.read(1 << 18):
+        num_bytes += len(part)
+        await asyncio.sleep(pause_s)
+    return num_bytes
+
+
+def test_a_client_that_reads_nothing_loses_its_connection(serving, monkeypatch):
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.1)
+
+    async def main():
+        async with serving(large) as connect, asyncio.timeout(60):
+            reader, writer = await connect()
+            writer.write(REQUEST + b"\r\n")
+            await reader.read(1)
+            while connect.tasks:
+                await asyncio.sleep(0.005)
+            return await read_all(reader, 0)
+
+    assert asyncio.run(main()) < NUM_PARTS * len(PART), "what had left the server already"
+
+
+def test_a_client_that_reads_slowly_gets_everything(serving, monkeypatch):
+    """It takes longer for a buffer than a client that reads nothing has."""
+    monkeypatch.setattr(connection, "READ_TIMEOUT_S", 0.1)
+
+    async def main():
+        async with serving(large) as connect, asyncio.timeout(60):
+            reader, writer = await connect()
+            writer.write(REQUEST + b"Connection: close\r\n\r\n")
+            return await read_all(reader, 0.002)
+
+    assert asyncio.run(main()) > NUM_PARTS * len(PART)

@@ -279,3 +279,15 @@ def test_v23_health_is_told_between_the_events_of_a_stream_while_long_texts_are_
         return told
 
     assert asyncio.run(main()) >= 3
+
+
+def test_forms_that_take_long_to_compile_hold_up_nobody_and_stay_within_bounds(target):
+    """The batchmate's answers come while they are compiled."""
+    forms = ["(a{1000}){1000}", "(((a?){50}){50}){50}b", "(a|aa|aaa)*" * 60, "[a-z]{1,900}" * 40]
+    before = target.resident
+    with batchmate(target):
+        for form in forms:
+            request = target.request({**GOOD, "structured_outputs": {"regex": form}}, headers=b"Connection: close\r\n")
+            answer = target.raw(request)
+            assert heads(answer)[0] in (200, 400), (form, answer[:300])
+    assert target.resident - before < 1 << 30
