@@ -52,7 +52,7 @@ def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
         app.include_router(router)
     errors.install(app)
     # The last one added is the first to see a request.
-    app.add_middleware(BodyLimit, limit=settings.max_body)
+    app.add_middleware(BodyLimit, limit=settings.max_body, total=settings.max_bodies)
     app.add_middleware(Gate, server=server, always=_WHILE_DRAINING)
     app.add_middleware(Auth, keys=settings.api_key, public=_PUBLIC)
     if settings.allow_origin:  # a browser asks for leave without a key, so this stands before the keys

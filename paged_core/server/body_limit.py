@@ -1,4 +1,4 @@
-"""BodyLimit: bodies are measured while they are read; what is too large is not read to its end."""
+"""BodyLimit: bodies are measured while they are read, each and all together; none that is too large is read to its end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ if TYPE_CHECKING:
 
 class BodyLimit:
     """ASGI middleware: 413 for a request with more than `limit` bytes, at once where its length says so. (Starlette has
-    one that answers in plain text, whatever handlers there are.)"""
+    one that answers in plain text, whatever handlers there are.) 429 when the bodies of all requests that are being
+    answered have more than `total`: they are read before it is known how many prompts they are."""
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, total: int) -> None:
         self._app = app
         self._limit = limit
+        self._total = max(limit, total)
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on with a `receive` that counts, or answer 413."""
@@ -32,12 +35,23 @@ class BodyLimit:
         async def receive_counted() -> Message:
             nonlocal num_bytes
             message = await receive()
-            num_bytes += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            num_bytes += size
+            self._held += size
             if num_bytes > self._limit:
                 raise self._error()
+            if self._held > self._total:
+                raise self._full()
             return message
 
-        await self._app(scope, receive_counted, send)
+        try:
+            await self._app(scope, receive_counted, send)
+        finally:
+            self._held -= num_bytes
+
+    def _full(self) -> ApiError:
+        message = f"the requests that are being worked on have more than {self._total} bytes: try again later"
+        return ApiError(429, message, code="queue_full", headers={"Retry-After": "1", "Connection": "close"})
 
     def _error(self) -> ApiError:
         message = f"the request's body has more than {self._limit} bytes, which is what this server takes"

@@ -32,6 +32,9 @@ class ServeSettings(Layered):
     )
     served_model_name: Names = Field((), description="Names callers may use for the model. [default: the model's name]")
     max_body: Bytes = Field(4 * 2**20, ge=1024, description="Largest request body; larger ones get 413.")
+    max_bodies: Bytes = Field(
+        2**28, ge=1024, description="Most bytes in the bodies of all requests being answered; more get 429."
+    )
     max_queue: int = Field(
         1024, ge=0, description="Requests that may wait beyond those that run; more get 429 with Retry-After."
     )

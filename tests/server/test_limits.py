@@ -69,6 +69,25 @@ def test_a_body_that_says_that_it_is_too_large_is_not_read_at_all(house):
     assert body.taken == 0
 
 
+def test_all_bodies_together_are_bounded_until_their_requests_have_ended(house):
+    server = house(max_body=4096, max_bodies=10_000, shape={"max_model_len": 4000, "num_blocks": 2000})
+    large = {"prompt": "abc", "ignore_eos": True, "max_tokens": 3000, "stream": True, "padding": "x" * 3800}
+
+    async def main():
+        async with server.call(COMPLETIONS, large) as first, server.call(COMPLETIONS, large) as second:
+            for call in (first, second):
+                await call.until(lambda call: "data: " in call.text)
+            refused = await server.arequest("POST", COMPLETIONS, json={**GOOD, "padding": "x" * 3800})
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            assert refused.json()["error"]["code"] == "queue_full"
+            small = await server.arequest("POST", COMPLETIONS, json=GOOD)
+            assert small.status_code == 200
+        return await server.arequest("POST", COMPLETIONS, json={**GOOD, "padding": "x" * 3800})
+
+    assert asyncio.run(main()).status_code == 200
+
+
 def test_a_body_that_does_not_arrive_is_408(house):
     server = house(["Hi"], body_timeout=0.05)
 
