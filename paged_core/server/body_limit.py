@@ -1,4 +1,4 @@
-"""BodyLimit: bodies are measured while they are read, each and all together; none that is too large is read to its end."""
+"""BodyLimit: bodies are measured while they are read, each and all together; none too large is read to its end."""
 
 from __future__ import annotations
 
