@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 PROGRAM = Path(__file__).with_name("shadow_server.py")
 KEY = "secret-key"
 COMPLETIONS = "/v1/completions"
+NUM_DESCRIPTORS = 128
+"""What the server's shell allows it, at first."""
 
 
 class Target:
     """A running server: `ask` whole answers, `raw` bytes over a socket of one's own, `head` of a request to stream."""
 
-    key = KEY
+    key, num_descriptors = KEY, NUM_DESCRIPTORS
 
     def __init__(self, url: str, pid: int) -> None:
         self.url, self.pid = url, pid
@@ -88,7 +90,9 @@ def _in_use(pool: dict[str, int]) -> int:
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """The server of all campaigns."""
     log = tmp_path_factory.mktemp("campaign") / "log"
-    command = [sys.executable, str(PROGRAM), "--body-timeout=3", "--max-queue=500"]
+    few = f"ulimit -S -n {NUM_DESCRIPTORS}; exec " + '"$@"'
+    program = [sys.executable, str(PROGRAM), "--body-timeout=3", "--max-queue=500"]
+    command = ["sh", "-c", few, "sh", *program]
     environment = {**os.environ, "PAGED_SERVE_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
     with (
         log.open("w") as err,

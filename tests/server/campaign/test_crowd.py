@@ -114,3 +114,14 @@ def test_a_client_that_sent_another_request_behind_its_first_is_missed_when_it_l
 
     asyncio.run(main())
     assert target.state()["generated"] - before < 4 * 490, "it was computed to its end"
+
+
+def test_connections_that_say_nothing_are_more_than_a_shell_allows_and_keep_nobody_out(target):
+    num = 2 * target.num_descriptors
+    socks = [socket.create_connection(target.address, timeout=30) for _ in range(num)]
+    try:
+        answer = target.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 10)
+        assert answer.startswith(b"HTTP/1.1 200")
+    finally:
+        for sock in socks:
+            sock.close()
