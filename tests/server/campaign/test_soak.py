@@ -12,7 +12,7 @@ import pytest
 
 NUM_CLIENTS = 6
 MAX_GROWTH = 12 << 20
-"""Bytes. A leak of 100 in a request would be a hundredth of this in ten minutes; one of a request's text, twice it."""
+"""Bytes, over more than half of the time: a leak of a few kB a request is seen in ten minutes."""
 PROMPTS = [f"soak {i} " * 5 for i in range(16)]
 QUESTIONS = (
     {"stream": True, "max_tokens": 30},
