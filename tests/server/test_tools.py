@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -139,8 +140,18 @@ def test_an_answer_without_calls_is_text(house):
 
 
 def test_arguments_arrive_before_the_call_is_complete(house):
-    events = house(TWO, shape=LONG).stream(PATH, ASK)
-    deltas = [choice["delta"] for event in events[:-1] for choice in event["choices"]]
+    server = house(TWO, shape=LONG)
+
+    async def main():
+        server.gate.shut()
+        async with server.call(PATH, {**ASK, "stream": True}) as call:
+            while "[DONE]" not in call.text:  # a step at a time: a reader that is slower gets several in one delta
+                await asyncio.sleep(0.002)
+                if server.gate.waiting.is_set():
+                    server.gate.allow(1)
+            return server.events(call.text)
+
+    deltas = [choice["delta"] for event in asyncio.run(main())[:-1] for choice in event["choices"]]
     first = [call for delta in deltas for call in delta.get("tool_calls", []) if call["index"] == 0]
     assert len(first) > 2
 
