@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -22,6 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak", type=float, default=0.0, metavar="SECONDS", help="run the soak for so long (600 is usual)"
     )
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_loggers() -> Iterator[None]:
+    """Commands set them for their process; one that runs inside a test must not silence the tests behind it."""
+    loggers = [logging.getLogger(name) for name in ("paged_core", "paged_core.news")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

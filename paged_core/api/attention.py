@@ -93,8 +93,8 @@ class KVLayout:
 class AttentionLayer:
     """One layer's constants. `rope` indexes `Batch.rope` (-1: no rotary positions); used with `fused_rope` only.
 
-    `k_scale` and `v_scale` belong to narrow KV types: what is stored is k / k_scale and v / v_scale. With `fp8` they may
-    be tuples: one scale a KV head.
+    `k_scale` and `v_scale` belong to narrow KV types: what is stored is k / k_scale and v / v_scale. With `fp8` they
+    may be tuples: one scale a KV head.
     """
 
     index: int
