@@ -5,13 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -30,13 +26,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _levels_of_loggers() -> Iterator[None]:
-    """Commands set them for their process; one that runs inside a test must not silence the tests behind it."""
-    loggers = [logging.getLogger(name) for name in ("paged_core", "paged_core.news")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+def _levels_of_loggers() -> None:
+    """Commands set them for their process; one that ran inside a test must not silence the tests behind it."""
+    for name in ("paged_core", "paged_core.news"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")
