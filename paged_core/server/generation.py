@@ -109,7 +109,7 @@ def _check_length(server: Server, ids: list[int], params: SamplingParams) -> Non
 
 async def outputs(server: Server, job: Job) -> AsyncGenerator[tuple[int, RequestOutput], None]:
     """(index of the prompt, its newest output) until all are finished. A failed one ends all of them: ApiError."""
-    with named(job.fields), server.admission.enter(len(job.prompts) - 1):  # the request itself was counted as one
+    with named(job.fields), server.admission.enter(len(job.prompts) - 1, held=1):  # by `admitted`
         prompts = [{"prompt_token_ids": ids} for ids in job.prompts]
         async with aclosing(server.llm.generate_all(prompts, job.params, **job.routing)) as stream:
             async for index, output in stream:

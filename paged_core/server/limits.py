@@ -27,9 +27,10 @@ class Admission:
         self._mean_s = 1.0
 
     @contextmanager
-    def enter(self, num: int) -> Iterator[None]:
-        """Room for `num` more while the block runs. ApiError 429 when there is none."""
-        if num >= self.limit:
+    def enter(self, num: int, held: int = 0) -> Iterator[None]:
+        """Room for `num` more while the block runs, beside the `held` that the request has already. ApiError 429 when
+        there is none, 400 when there never could be."""
+        if held + num > self.limit:
             raise invalid(
                 f"the request has more than {self.limit} prompts, and this server takes no more at a time", "prompt"
             )

@@ -152,6 +152,12 @@ def test_a_batch_counts_every_prompt(house):
     assert server.server.admission.inside == 0
 
 
+def test_a_house_with_room_for_one_takes_one(house):
+    server = house(["Hi"], shape={"max_num_seqs": 1}, max_queue=0)
+    assert server.post(COMPLETIONS, GOOD).status_code == 200
+    assert server.post(COMPLETIONS, {**GOOD, "prompt": ["a", "b"]}).status_code == 400
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("way", ["field", "header", "operator", "least"])
 def test_a_request_ends_when_its_time_is_over(house, way, stream):
