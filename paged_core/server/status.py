@@ -24,7 +24,7 @@ def sickness(server: Server) -> str | None:
     return None
 
 
-@router.head(HEALTH, include_in_schema=False)
+@router.head(HEALTH, include_in_schema=False)  # load balancers ask so
 @router.get(HEALTH)
 async def health(server: TheServer, response: Response) -> Health:
     """200 while the engine works or waits for work, else 503 with the reason."""
@@ -36,10 +36,6 @@ async def health(server: TheServer, response: Response) -> Health:
 async def ready(server: TheServer, response: Response) -> Health:
     """200 while new requests are taken, else 503."""
     return _told(response, "the server is shutting down" if server.phase.draining else sickness(server))
-
-
-for _path, _answer in (("/health", health), ("/ready", ready)):  # load balancers ask so
-    router.add_api_route(_path, _answer, methods=["HEAD"], include_in_schema=False)
 
 
 @router.get("/version")
