@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paged_core.server.state import Server
 
 SERVER = "Server (also PAGED_SERVE_NAME in the environment, or a line below [serve] in paged.toml)"
-_NEEDED = ("fastapi", "uvicorn", "prometheus_client", "uvloop")
+_NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client", "uvloop")
 
 HELP = """Serve MODEL over HTTP, as OpenAI's API has it.
 
