@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Phase:
-    """Where the server is in its life. `draining`: no new work; `failed`: the engine stopped."""
+    """Where the server is in its life. `draining`: no new work."""
 
     draining: bool = False
 

@@ -78,16 +78,15 @@ class ChatLogprobs(BaseModel):
 
 
 class FunctionCall(BaseModel):
-    """Name and arguments (JSON text) of a call; in a stream, parts of them."""
+    """Name and arguments (JSON text) of a call."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class ToolCall(BaseModel):
-    """A call of a tool; in a stream only the first delta of a call has id, type and name."""
+    """A call of a tool."""
 
-    index: int | None = None
     id: str | None = None
     type: Literal["function"] | None = None
     function: FunctionCall
@@ -102,30 +101,11 @@ class ChatMessage(BaseModel):
     tool_calls: list[ToolCall] | None = None
 
 
-class ChatDelta(BaseModel):
-    """What is new of the assistant's message. Absent fields are left out."""
-
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    tool_calls: list[ToolCall] | None = None
-
-
 class ChatChoice(BaseModel):
     """One answer."""
 
     index: int
     message: ChatMessage
-    logprobs: ChatLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    token_ids: list[int] | None = None
-
-
-class ChatChunkChoice(BaseModel):
-    """What is new of one answer."""
-
-    index: int
-    delta: ChatDelta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
@@ -143,17 +123,4 @@ class ChatResponse(BaseModel):
     usage: Usage | None = None
     system_fingerprint: str | None = None
     prompt_logprobs: list[Any] | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class ChatChunk(BaseModel):
-    """One event of a stream."""
-
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChatChunkChoice] = Field(default_factory=list)
-    usage: Usage | None = None
-    system_fingerprint: str | None = None
     prompt_token_ids: list[int] | None = None
