@@ -13,6 +13,7 @@ from paged_core.cli.bench_options import BENCH, benchmark, plot_option, publish,
 from paged_core.cli.command import Option
 from paged_core.cli.report import note
 from paged_core.errors import ConfigError
+from paged_core.server.descriptors import take_descriptors
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -54,7 +55,7 @@ def _serve(parameters: Mapping[str, Any]) -> int:
         from paged_core.bench.plot import check_plot
 
         check_plot(picture)
-    _allow_connections()
+    take_descriptors(_CONNECTIONS)
     about = conditions()  # the load before it is that of others and of the server at rest
     outcome = _run(run(chosen, note))
     publish(Report("bench serve", about | outcome.conditions, tables_of(outcome.summaries)), parameters)
@@ -65,18 +66,6 @@ def _serve(parameters: Mapping[str, Any]) -> int:
 
         draw(outcome.summaries, f"{outcome.conditions['model']}, {outcome.conditions['requests']}", picture)
     return 0 if all(one.num_ok for one in outcome.summaries) else 1
-
-
-def _allow_connections() -> None:
-    """Let this process have as many connections as it may, up to some thousands; 1,024 is a common default."""
-    if find_spec("resource") is None:  # there is none for Windows
-        return
-    import resource
-
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _CONNECTIONS if most == resource.RLIM_INFINITY else min(most, _CONNECTIONS)
-    if now != resource.RLIM_INFINITY and now < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:

@@ -21,6 +21,7 @@ import uvicorn
 
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.server.connection import Connection
+from paged_core.server.descriptors import take_descriptors
 from paged_core.server.front import Front
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 0.1
 _BACKLOG = 2048
-_DESCRIPTORS = 1 << 16
+_DESCRIPTORS = 1 << 16  # one a connection: clients that say nothing would soon have the usual thousand
 _KEEP_ALIVE_S = 75  # longer than clients keep idle connections: who closes first must be the one that sends next
 _LAST_WORDS_S = 2  # for error events of what was aborted
 LAST_STEP_S = 5.0
@@ -65,7 +66,7 @@ def serve(
     503, those inside may finish within the `drain` setting and are aborted after it. A second one aborts at once.
     Raises EngineDeadError when the engine has stopped, and whatever `load` raises.
     """
-    _take_descriptors()
+    take_descriptors(_DESCRIPTORS)
     process = _Process(settings)
     with process.signals(), process.running(sock):
         app = process.load(load)
@@ -81,17 +82,6 @@ def serve(
     if failure is not None:
         raise EngineDeadError(_in_one_line(failure)) from failure
     return 0
-
-
-def _take_descriptors() -> None:
-    """A descriptor a connection: what a shell allows a program (1024, as a rule) is few, and clients that say nothing
-    would soon have them all."""
-    import resource  # POSIX, like uvloop
-
-    few, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
-    if few != resource.RLIM_INFINITY and few < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def close(llm: AsyncLLM) -> None:

@@ -201,19 +201,3 @@ def test_the_command_runs_on_a_loop_of_its_own() -> None:
         return type(asyncio.get_running_loop()).__module__
 
     assert bench_serve._run(work()).partition(".")[0] in ("uvloop", "asyncio")
-
-
-def test_a_low_limit_of_open_files_is_raised_as_far_as_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    import resource
-
-    limits = {"now": (256, 4096)}
-    monkeypatch.setattr(resource, "getrlimit", lambda what: limits["now"])
-    monkeypatch.setattr(resource, "setrlimit", lambda what, both: limits.update(now=both))
-    bench_serve._allow_connections()
-    assert limits["now"] == (4096, 4096)
-    limits["now"] = (256, resource.RLIM_INFINITY)
-    bench_serve._allow_connections()
-    assert limits["now"] == (10_240, resource.RLIM_INFINITY)
-    limits["now"] = (50_000, 60_000)
-    bench_serve._allow_connections()
-    assert limits["now"] == (50_000, 60_000)
