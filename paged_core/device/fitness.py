@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 FP8 = "float8_e4m3fn"
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, FP8: 1}
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 HEAD_DIM_STEP = 16
 MAX_HEAD_DIM = 256

@@ -21,10 +21,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import triton
-from paged_attn_triton.shapes import FP8, Shape
+from paged_attn_triton.shapes import Shape
 from paged_attn_triton.variants import variants_of
 from ptxas import resources
 
+from paged_core.device.fitness import FP8
 from paged_core.settings import cache_dir
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from paged_attn_cuda.kernels import (
     COPY,
     COPY_THREADS,
     COPY_VECTORS,
-    ELEMENT_BYTES,
+    DECODE_ROWS,
     VECTOR_BYTES,
     WRITE_THREADS,
     Bound,
@@ -23,6 +23,7 @@ from paged_attn_cuda.kernels import (
 )
 from paged_attn_cuda.planning import CudaPlan, SplitRule, plan_of
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
+from paged_core.device.fitness import ELEMENT_BYTES
 from paged_core.device.scratch import Addresses, Scratch
 from paged_core.device.staging import on_device
 from paged_core.device.transfer import Transfers
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from paged_core.api.batch import Batch
 
 _NO_WINDOW = 1 << 30  # more keys than any sequence has
-_DECODE_ROWS = 16  # query heads that a program of decode serves: the rows of one matrix
 
 
 class CudaAttention(Attention):
@@ -55,7 +55,7 @@ class CudaAttention(Attention):
         self._heads = min(group, types.prefill_rows())  # of a prefill's tile
         self._tile_queries = types.prefill_rows() // self._heads
         self._prefill_programs = need.num_kv_heads * -(-group // self._heads)
-        self._decode_programs = need.num_kv_heads * -(-group // _DECODE_ROWS)
+        self._decode_programs = need.num_kv_heads * -(-group // DECODE_ROWS)
         invariant = "batch_invariant" in need.required
         self._rule = SplitRule(self._decode_programs, launcher.num_processors, need.max_len, invariant)
         self._bind(launcher, types)

@@ -11,13 +11,14 @@ from itertools import product
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from paged_core.device.fitness import DTYPES, ELEMENT_BYTES, FP8
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from paged_attn_cuda.launcher import Launcher
 
-ELEMENTS = {"float32": "float", "bfloat16": "paged::bf16", "float16": "paged::fp16", "float8_e4m3fn": "paged::e4m3"}
-ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+ELEMENTS = {"float32": "float", "bfloat16": "paged::bf16", "float16": "paged::fp16", FP8: "paged::e4m3"}
 HEAD_DIMS = (64, 96, 128, 256)
 """Sizes that kernels are compiled for; others are padded in shared memory to the next one."""
 VECTOR_BYTES = 16
@@ -27,7 +28,8 @@ WRITE_THREADS = 128
 COPY_THREADS = 256
 COPY_VECTORS = 4
 _MERGE_THREADS = 128
-_DECODE_ROWS = 16
+DECODE_ROWS = 16
+"""Query heads that a program of decode serves: the rows of one matrix."""
 
 _CACHE = {
     "cache": c_void_p,
@@ -122,7 +124,7 @@ class Types:
         element, cached = ELEMENT_BYTES[self.dtype], ELEMENT_BYTES[self.kv_dtype]
         keys = 8 if cached == 4 else 16 if cached == 2 or element == 4 else 32
         warps, stages = 2 if self.head_dim > 128 else 4, 2 if self.head_dim > 64 else 4
-        shared = _DECODE_ROWS * self._row(self.dtype) + warps * stages * 2 * keys * self._row(self.kv_dtype)
+        shared = DECODE_ROWS * self._row(self.dtype) + warps * stages * 2 * keys * self._row(self.kv_dtype)
         return Instance("decode", f"paged::decode<{self._elements()}, {self.head_dim}>", warps * _WARP, shared)
 
     def prefill_rows(self) -> int:
@@ -153,13 +155,13 @@ COPY = Instance("copy", "paged::copy", COPY_THREADS)
 def instances() -> Iterator[Instance]:
     """Every instantiation that some need may ask for, each once."""
     yield COPY
-    for dtype in ("float32", "bfloat16", "float16"):
+    for dtype in DTYPES:
         yield Types(dtype, dtype, HEAD_DIMS[0]).merge()
-        for kv_dtype in (dtype, "float8_e4m3fn"):
+        for kv_dtype in (dtype, FP8):
             any_size = Types(dtype, kv_dtype, HEAD_DIMS[0])
             yield from (any_size.write(width) for width in (any_size.vector(), 1))
-    for dtype, narrow, head_dim in product(("float32", "bfloat16", "float16"), (False, True), HEAD_DIMS):
-        types = Types(dtype, "float8_e4m3fn" if narrow else dtype, head_dim)
+    for dtype, narrow, head_dim in product(DTYPES, (False, True), HEAD_DIMS):
+        types = Types(dtype, FP8 if narrow else dtype, head_dim)
         yield from (types.decode(), types.prefill())
 
 

@@ -7,16 +7,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from paged_attn_triton.configs import Config, decode_config, padded, prefill_config
+from paged_core.device.fitness import ELEMENT_BYTES, FP8
 
 if TYPE_CHECKING:
     from paged_core.api.attention import AttentionNeed
 
-FP8 = "float8_e4m3fn"
 SEARCH = 256  # starts of sequences that a tile of prefill reads at once to find its own
 MERGED_PARTS = 16
 COPIED_WORDS = 2048
 _FIRST_WITH_E4M3 = 89
-_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, FP8: 1}
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Shape:
     @cached_property
     def block_bytes(self) -> int:
         """Bytes of a block: keys and values of all KV heads."""
-        return 2 * self.num_kv_heads * self.block_size * self.head_dim * _ELEMENT_BYTES[self.kv_dtype]
+        return 2 * self.num_kv_heads * self.block_size * self.head_dim * ELEMENT_BYTES[self.kv_dtype]
 
     @cached_property
     def by_hardware(self) -> bool:

@@ -15,11 +15,13 @@ from triton.compiler import ASTSource
 from paged_attn_triton.copy import copy_kernel
 from paged_attn_triton.decode import decode_kernel, merge_kernel
 from paged_attn_triton.prefill import prefill_kernel
-from paged_attn_triton.shapes import FP8, Shape
 from paged_attn_triton.write import write_kernel
+from paged_core.device.fitness import FP8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from paged_attn_triton.shapes import Shape
 
 _TYPES = {"float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16", FP8: "*u8"}
 _ACTIVATIONS = frozenset({"q_ptr", "k_ptr", "v_ptr", "out_ptr", "rotated_ptr"})
