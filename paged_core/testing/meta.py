@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 META = torch.device("meta")
 
 
+class HostWaitsError(AssertionError):
+    """Numbers would travel between host and device while the host stands still."""
+
+
 class MetaAccelerator(FakeAccelerator):
     """Does at once what it is given, on tensors without numbers; its copies move none."""
 
@@ -54,7 +58,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = [*args, *(kwargs or {}).values(), *(made if isinstance(made, tuple | list) else [made])]
         devices = {value.device.type for value in found if isinstance(value, torch.Tensor) and value.dim()}
         if len(devices) > 1 or self._sends_number(func, args, kwargs or {}):
-            raise AssertionError(f"{func} takes numbers between host and device: the host would wait for it")
+            raise HostWaitsError(f"{func} takes numbers between host and device: the host would wait for it")
         return made
 
     @staticmethod
@@ -75,13 +79,13 @@ class _WatchMaking(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         device = torch.device((kwargs or {}).get("device") or "cpu")
         if func in (torch.tensor, torch.as_tensor) and device.type != "cpu":
-            raise AssertionError(f"{func.__name__} sends numbers to the device: the host would wait for it")
+            raise HostWaitsError(f"{func.__name__} sends numbers to the device: the host would wait for it")
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def device_only() -> Iterator[None]:
-    """Raise AssertionError, or torch's own error, where the host would wait for the device."""
+    """Raise HostWaitsError, or torch's own error, where the host would wait for the device."""
 
     def uploaded(array: NDArray[np.generic], device: torch.device) -> Tensor:
         return torch.empty(array.shape, dtype=torch.from_numpy(array[:0].copy()).dtype, device=device)
@@ -95,10 +99,18 @@ def device_only() -> Iterator[None]:
 
 
 def would_wait(work: Callable[[], object]) -> str:
-    """What is wrong with `work`, or "" if the host waits nowhere in it."""
+    """Where the host would wait in `work`, or "" if it waits nowhere. Whatever else goes wrong in it is raised."""
     try:
         with device_only():
             work()
-    except (AssertionError, RuntimeError, NotImplementedError, TypeError) as error:
-        return str(error).splitlines()[0]
+    except HostWaitsError as error:
+        return _first_line(error)
+    except (RuntimeError, TypeError) as error:  # by operator; torch has no kind of its own for it, but names the device
+        if "meta" not in str(error).lower():
+            raise
+        return _first_line(error)
     return ""
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

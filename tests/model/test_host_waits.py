@@ -200,3 +200,12 @@ def test_whatever_would_wait_is_seen(waiting):
 
     runner._decoder.logits = slow
     assert would_wait(lambda: runner.submit(plan_of([1, 1]))) != ""
+
+
+@pytest.mark.parametrize("error", [TypeError("missing 1 argument"), RuntimeError("shapes"), AssertionError("shapes")])
+def test_what_goes_wrong_otherwise_is_not_taken_for_waiting(error):
+    def broken():
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        would_wait(broken)
