@@ -90,5 +90,5 @@ class Loader(ABC):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Stream (canonical name, tensor) pairs as stored, each once (`paged_core.model.weights` lists the names).
 
-        Tensors lie in host memory or on the need's device.         May be called again, and then streams the same.
+        Tensors lie in host memory or on the need's device. May be called again, and then streams the same.
         """

@@ -75,7 +75,7 @@ class _Layout:
 class StagedStep:
     """A step's arrays, here and there. Good until the next `put`.
 
-    token_ids int32 [tokens]: made by `Staging.take_tokens`; sample_index int32 [draws]
+    source int32 [tokens]: where each token lies on the device, for `Staging.take_tokens`; sample_index int32 [draws]
     """
 
     batch: Batch
