@@ -22,8 +22,12 @@ import torch
 from paged_core.device.upload import beside
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
     from torch import Tensor
+
+    _Way = Callable[[Tensor, "DrawParams"], Tensor]
 
 WEIGHT_ONE = 2.0**40
 NARROW = 512
@@ -73,18 +77,8 @@ def draw(logits: Tensor, params: DrawParams) -> Tensor:
 
     A row that holds NaN or only -inf yields some token; the caller, who knows the row's maximum, reports it.
     """
-    num_rows, vocab = logits.shape
-    narrow = (params.top_k > 0) & (params.top_k <= min(NARROW, vocab - 1))
-    sorted_too = ~narrow & ((params.top_k > 0) | (params.top_p < 1.0))
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    for group, draw_group in ((narrow, _draw_narrow), (sorted_too, _draw_wide), (~(narrow | sorted_too), _draw_wide)):
-        index = np.flatnonzero(group)
-        if len(index) == num_rows:
-            return draw_group(logits, params)
-        if len(index):
-            rows = beside(index, logits)
-            tokens[rows] = draw_group(logits[rows], params.select(index))
-    return tokens
+    most = min(NARROW, logits.shape[1] - 1)
+    return _draw_in_groups(logits, params, most, (_draw_narrow, _draw_wide))
 
 
 def draw_ahead(logits: Tensor, params: DrawParams) -> Tensor:
@@ -92,21 +86,33 @@ def draw_ahead(logits: Tensor, params: DrawParams) -> Tensor:
 
     A top-p cut may lie anywhere, so rows with one, unless a small top_k bounds it, are sorted whole.
     """
-    num_rows, vocab = logits.shape
-    narrow = (params.top_k > 0) & (params.top_k <= NARROW)
-    whole = ~narrow & ((params.top_k > 0) | (params.top_p < 1.0))
-    tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    for group in (narrow, whole, ~(narrow | whole)):
+    return _draw_in_groups(logits, params, NARROW, (_draw_best, _draw_whole))
+
+
+def _draw_in_groups(logits: Tensor, params: DrawParams, most: int, ways: tuple[_Way, _Way]) -> Tensor:
+    """Rows with a top_k up to `most` go the first way; others with filters, and those without, each by the second."""
+    narrow_way, wide_way = ways
+    narrow = (params.top_k > 0) & (params.top_k <= most)
+    filtered_too = ~narrow & ((params.top_k > 0) | (params.top_p < 1.0))
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    for group, way in ((narrow, narrow_way), (filtered_too, wide_way), (~(narrow | filtered_too), wide_way)):
         index = np.flatnonzero(group)
         if not len(index):
             continue
-        some = params.select(index)
-        width = min(int(some.top_k.max()), vocab) if group is narrow else vocab
-        if len(index) == num_rows:
-            return _draw_wide(logits, some, width)
+        if len(index) == len(logits):
+            return way(logits, params)
         rows = beside(index, logits)
-        tokens[rows] = _draw_wide(logits[rows], some, width)
+        tokens[rows] = way(logits[rows], params.select(index))
     return tokens
+
+
+def _draw_best(logits: Tensor, params: DrawParams) -> Tensor:
+    """Rows whose every cut is told by as many of the best tokens as the largest top_k."""
+    return _draw_wide(logits, params, min(int(params.top_k.max()), logits.shape[1]))
+
+
+def _draw_whole(logits: Tensor, params: DrawParams) -> Tensor:
+    return _draw_wide(logits, params, logits.shape[1])
 
 
 def _draw_narrow(logits: Tensor, params: DrawParams) -> Tensor:

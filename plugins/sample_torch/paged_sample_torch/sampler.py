@@ -128,8 +128,7 @@ class TorchSampler(Sampler):
         """Without waiting where rows need but a draw; penalties, reports and processors need the tokens now."""
         asks_more = num_candidates is not None and num_candidates.any()
         if asks_more or self._processors.active[rows].any() or not self._table.bare[rows].all():
-            samples = self.sample(logits, rows, positions, num_candidates)
-            return Drawing(None, None, lambda _: samples)
+            return super().begin(logits, rows, positions, num_candidates)
         peaks, tokens = logits.max(dim=-1)
         random = np.flatnonzero(~self._table.greedy[rows])
         for first in range(0, len(random), self._chunk_rows):
