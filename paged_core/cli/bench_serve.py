@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from paged_core.errors import ConfigError
 from paged_core.server.descriptors import take_descriptors
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Mapping
 
     from paged_core.bench.serve.sweep import Outcome, Sweep
     from paged_core.cli.command import Command
@@ -48,6 +47,7 @@ def _serve(parameters: Mapping[str, Any]) -> int:
     from paged_core.bench import Report, conditions
     from paged_core.bench.serve.sweep import run
     from paged_core.bench.serve.tables import tables_of, write_requests
+    from paged_core.engine import aio
 
     chosen = _sweep(parameters)
     picture = None if parameters["plot"] is None else Path(parameters["plot"])
@@ -57,7 +57,7 @@ def _serve(parameters: Mapping[str, Any]) -> int:
         check_plot(picture)
     take_descriptors(_CONNECTIONS)
     about = conditions()  # the load before it is that of others and of the server at rest
-    outcome = _run(run(chosen, note))
+    outcome: Outcome = aio.run(run(chosen, note))
     publish(Report("bench serve", about | outcome.conditions, tables_of(outcome.summaries)), parameters)
     if parameters["requests"] is not None:
         write_requests(outcome.records, outcome.summaries, Path(parameters["requests"]))
@@ -66,14 +66,6 @@ def _serve(parameters: Mapping[str, Any]) -> int:
 
         draw(outcome.summaries, f"{outcome.conditions['model']}, {outcome.conditions['requests']}", picture)
     return 0 if all(one.num_ok for one in outcome.summaries) else 1
-
-
-def _run(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    if find_spec("uvloop") is None:  # there is none for Windows
-        return asyncio.run(work)
-    import uvloop
-
-    return uvloop.run(work)
 
 
 def _sweep(parameters: Mapping[str, Any]) -> Sweep:

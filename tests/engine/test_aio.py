@@ -255,3 +255,10 @@ def test_silence_is_measured_while_there_is_work_only(shadow):
     assert second > first
     run(llm.ask(lambda engine: None))
     llm.shutdown()
+
+
+def test_run_takes_a_loop_of_its_own():
+    async def work():
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run(work()).partition(".")[0] in ("uvloop", "asyncio")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from paged_core.bench.serve.client import Target
 from paged_core.bench.serve.plan import Workload
 from paged_core.bench.serve.sweep import Sweep, run
 from paged_core.cli import bench_serve, main
+from paged_core.engine import aio
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def command(loop: Any, with_fake: Any, fake: Any, monkeypatch: pytest.MonkeyPatc
         return run(sweep, progress, loop.time)
 
     monkeypatch.setattr(sweeping, "run", timed)
-    monkeypatch.setattr(bench_serve, "_run", lambda work: with_fake(fake, work))
+    monkeypatch.setattr(aio, "run", lambda work: with_fake(fake, work))
 
     def call(*options: str) -> tuple[int, str]:
         result = CliRunner().invoke(main, ["bench", "serve", "--base-url", "http://fake", *options])
@@ -194,10 +194,3 @@ def test_missing_matplotlib_is_said_before_anything_is_sent(
     code, output = command("--plot=curves.svg")
     assert (code, output) == (2, 'paged-core: plots need matplotlib: pip install "paged-core[bench]"\n')
     assert fake.bodies == []
-
-
-def test_the_command_runs_on_a_loop_of_its_own() -> None:
-    async def work() -> Any:
-        return type(asyncio.get_running_loop()).__module__
-
-    assert bench_serve._run(work()).partition(".")[0] in ("uvloop", "asyncio")
