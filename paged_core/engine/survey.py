@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from paged_core.api.allocator import BlockMarks
+from paged_core.api.request import Residency
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -149,7 +150,7 @@ def _line(ledger: Ledger, group: Group, now: float) -> GroupLine:
         num_tokens=max((seq.num_tokens for seq in live), default=0),
         num_computed=max((seq.num_computed for seq in live), default=0),
         num_branches=len(live),
-        num_blocks=len(_blocks_of(ledger, group)) if group.residency.value == "device" else 0,
+        num_blocks=len(_blocks_of(ledger, group)) if group.residency is Residency.DEVICE else 0,
         num_preemptions=group.num_preemptions,
         age_s=round(max(0.0, now - group.arrival), 3),
     )
