@@ -26,7 +26,6 @@ from paged_core.model.runner import enter, move_blocks, no_result, prompt_logpro
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from paged_core.api.attention import Attention
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from paged_core.tracing import Trace
 
 log = logging.getLogger("paged_core.model")
-
-_NOTHING = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(slots=True)
@@ -202,7 +199,7 @@ def _positions(step: StagedStep) -> Tensor:
 
 
 def _empty_plan() -> StepPlan:
-    empty: NDArray[np.int32] = _NOTHING
+    empty = np.zeros(0, dtype=np.int32)
     return StepPlan(
         step=0,
         token_ids=empty,

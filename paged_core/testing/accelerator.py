@@ -48,7 +48,7 @@ class FakeEvent:
     def record(self) -> None:
         """A mark at the end of the current stream."""
         mark = self._mark = _Mark()
-        self._device._add(lambda: bool(_passed(mark)))
+        self._device._add(lambda: _passed(mark))
 
     def wait(self) -> None:
         """The current stream stops until the mark was passed."""

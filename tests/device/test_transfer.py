@@ -10,15 +10,10 @@ import torch
 from paged_core.api.allocator import SwapPair
 from paged_core.device.transfer import Transfers
 from paged_core.testing.accelerator import FakeAccelerator
+from paged_core.testing.attention import copy_blocks
 
 LAYERS, BLOCKS, HOST_BLOCKS, SHAPE = 3, 12, 10, (2, 4)
 BLOCK_BYTES = 2 * 4 * 4
-
-
-def copy_blocks(sources, targets, pairs):
-    """A backend's own copy: every source is read before any target is written."""
-    for source, target in zip(sources, targets, strict=True):
-        target[pairs[:, 1]] = source[pairs[:, 0]].clone()
 
 
 def pool(blocks: int, first: float) -> list[torch.Tensor]:
