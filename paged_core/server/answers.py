@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,13 @@ from paged_core.server.cursor import Cursor, News
 from paged_core.server.logprobs import Offsets, Token, completion_logprobs, prompt_logprobs
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 
     from paged_core.api.loader import Tokenizer
     from paged_core.api.output import RequestOutput
+
+    Outputs = AsyncGenerator[tuple[int, RequestOutput], None]
+    Chunks = AsyncGenerator[dict[str, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +93,9 @@ class CompletionAnswer:
         choices = [choice for prompt, output in enumerate(outputs) for choice in self._choices(prompt, output)]
         return {**self._head.body(choices), "usage": usage(outputs, hidden=self._shape.hide_answer)}
 
-    async def chunks(
-        self, stream: AsyncIterator[tuple[int, RequestOutput]], wants: Streaming
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    def chunks(self, stream: Outputs, wants: Streaming) -> Chunks:
         """The chunks of a stream; with usage as the caller wants it."""
-        latest: dict[int, RequestOutput] = {}
-        async for prompt, output in stream:
-            latest[prompt] = output
-            for choice in self._choices(prompt, output):
-                now = usage(latest.values(), hidden=self._shape.hide_answer) if wants.usage_always else None
-                yield {**self._head.body([choice]), **({"usage": now} if wants.usage or now else {})}
-        if wants.usage:
-            yield {**self._head.body([]), "usage": usage(latest.values(), hidden=self._shape.hide_answer)}
+        return chunks_of(self._head, stream, wants, self._choices, hidden=self._shape.hide_answer)
 
     def _choices(self, prompt: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         """What is new of every branch of one prompt."""
@@ -143,6 +138,26 @@ class CompletionAnswer:
     def _tokens(self, ids: list[int], special_shown: bool) -> list[Token]:
         tokenizer = self._tokenizer
         return [Token(one, tokenizer.token_text(one), special_shown or not tokenizer.is_special(one)) for one in ids]
+
+
+async def chunks_of(
+    head: Head,
+    stream: Outputs,
+    wants: Streaming,
+    choices: Callable[[int, RequestOutput], Iterator[dict[str, Any]]],
+    *,
+    hidden: bool = False,
+) -> Chunks:
+    """A chunk for each of the `choices` of every output, and usage as the caller wants it. Closes `stream`."""
+    latest: dict[int, RequestOutput] = {}
+    async with aclosing(stream):
+        async for prompt, output in stream:
+            latest[prompt] = output
+            for choice in choices(prompt, output):
+                now = usage(latest.values(), hidden=hidden) if wants.usage_always else None
+                yield {**head.body([choice]), **({"usage": now} if wants.usage or now else {})}
+    if wants.usage:
+        yield {**head.body([]), "usage": usage(latest.values(), hidden=hidden)}
 
 
 class _State:

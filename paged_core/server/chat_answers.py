@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paged_core.server.answers import Head, Streaming, usage
+from paged_core.server.answers import Head, Streaming, chunks_of, usage
 from paged_core.server.cursor import Cursor, News
 from paged_core.server.logprobs import chat_logprobs, prompt_logprobs
 from paged_core.server.tools.turn import Text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from paged_core.api.output import CompletionOutput, RequestOutput
+    from paged_core.server.answers import Chunks, Outputs
     from paged_core.server.tools.turn import AnswerReader, Piece
 
 
@@ -46,19 +47,13 @@ class ChatAnswer:
             body["prompt_token_ids"] = output.prompt_token_ids
         return body
 
-    async def chunks(
-        self, stream: AsyncIterator[tuple[int, RequestOutput]], wants: Streaming
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    def chunks(self, stream: Outputs, wants: Streaming) -> Chunks:
         """The chunks of a stream; with usage as the caller wants it."""
-        latest: list[RequestOutput] = []
-        async for _, output in stream:
-            latest = [output]
-            for i, branch in enumerate(output.outputs):
-                for choice in self._news(i, branch):
-                    now = usage(latest) if wants.usage_always else None
-                    yield {**self._head.body([choice]), **({"usage": now} if wants.usage or now else {})}
-        if wants.usage:
-            yield {**self._head.body([]), "usage": usage(latest)}
+        return chunks_of(self._head, stream, wants, self._all_news)
+
+    def _all_news(self, _: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        for i, branch in enumerate(output.outputs):
+            yield from self._news(i, branch)
 
     def _news(self, index: int, branch: CompletionOutput) -> Iterator[dict[str, Any]]:
         choice = self._choices.get(index)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fastapi import Request
     from starlette.types import Receive, Scope, Send
 
-    Chunks = AsyncGenerator[dict[str, Any], None]
+    from paged_core.server.answers import Chunks
 
 DONE = b"data: [DONE]\n\n"
 WAITING = b": waiting\n\n"
