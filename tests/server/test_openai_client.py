@@ -41,7 +41,6 @@ def test_a_streamed_chat_is_the_whole_answer_in_parts(client):
     assert text == whole.choices[0].message.content
     assert len(text) > 20
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert chunks[-1].usage == chunks[-1].usage.model_copy()
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
 
 
