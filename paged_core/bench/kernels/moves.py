@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,13 +46,13 @@ class Moves:
         # copies take turns over disjoint blocks, so that none is still in a cache of the machine
         turns = -(-site.rotation // (2 * self.num_bytes)) if move.direction == "copy" else 1
         self._num_blocks = _POOLS * move.blocks * turns
-        self.pool_bytes: int = block_bytes * self._num_blocks * move.layers
+        self._pool_bytes: int = block_bytes * self._num_blocks * move.layers
         self.refused = ""
 
     @property
     def needed_bytes(self) -> int:
         """Memory of the pools."""
-        return self.pool_bytes * (1 if self._move.direction == "copy" else 2)
+        return self._pool_bytes * (1 if self._move.direction == "copy" else 2)
 
     @torch.inference_mode()
     def read(self, rounds: int) -> Measurement:
@@ -96,9 +97,8 @@ class Moves:
     def _copies(self, pool: list[Tensor]) -> Callable[[], object]:
         """Copies the next of the disjoint sets of pairs."""
         sets = self._scattered(0).reshape(-1, self._move.blocks, 2).tolist()
-        copies = [[BlockCopy(*pair) for pair in pairs] for pairs in sets]
-        turn = iter(range(1 << 62))
-        return lambda: self._backend.copy_blocks(pool, copies[next(turn) % len(copies)])
+        turns = cycle([[BlockCopy(*pair) for pair in pairs] for pairs in sets])
+        return lambda: self._backend.copy_blocks(pool, next(turns))
 
     def _swap(self, pool: list[Tensor], host: list[Tensor]) -> Callable[[], object]:
         num = self._move.blocks
