@@ -76,9 +76,8 @@ def benchmark(name: str, action: Action, options: Sequence[click.Option], text: 
     return Command(name, action, [*own, quick, json, *rest], text)
 
 
-def seed_option() -> click.Option:
+def seed_option(text: str = "Seed of whatever is drawn: lengths, prompts, arrivals. Default: 0.") -> click.Option:
     """--seed."""
-    text = "Seed of whatever is drawn: lengths, prompts, arrivals. Default: 0."
     return Option(["--seed"], section=BENCH, type=click.INT, default=0, help=text)
 
 

@@ -29,6 +29,7 @@ _QUICK_REQUESTS = 8
 _ARRIVALS = ("poisson", "gamma", "constant")
 _MANY = 1_000_000
 _FEW = 100
+_SEED_TEXT = "Seed of lengths and arrivals; texts are new in every run. Default: 0."
 _CONNECTIONS = 10_240  # what macOS allows at most
 
 
@@ -232,5 +233,5 @@ def _length_options() -> list[click.Option]:
 def serve_command() -> Command:
     """`bench serve`."""
     requests = Option(["--requests"], section=BENCH, metavar="FILE", help="Write every request as a line of JSON.")
-    own = [*_load_options(), *_length_options(), seed_option(), plot_option(), requests]
+    own = [*_load_options(), *_length_options(), seed_option(_SEED_TEXT), plot_option(), requests]
     return benchmark("serve", _serve, [*own, *_server_options()], _HELP)
