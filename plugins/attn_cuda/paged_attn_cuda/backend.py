@@ -21,11 +21,11 @@ from paged_attn_cuda.kernels import (
     Bound,
     Types,
 )
-from paged_attn_cuda.planning import CudaPlan, SplitRule, plan_of
+from paged_attn_cuda.planning import SplitRule
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
 from paged_core.device.fitness import ELEMENT_BYTES
+from paged_core.device.grids import DevicePlan, plan_of
 from paged_core.device.scratch import Addresses, Scratch
-from paged_core.device.staging import on_device
 from paged_core.device.transfer import Transfers
 from paged_core.device.upload import uploaded
 
@@ -66,7 +66,7 @@ class CudaAttention(Attention):
         self._scales: dict[tuple[float | tuple[float, ...], ...], tuple[Tensor, int]] = {}
         self._addresses = Addresses(device)
         self._transfers = Transfers(device, self._copy)
-        self._bound_plan: CudaPlan | None = None
+        self._bound_plan: DevicePlan | None = None
 
     def _bind(self, launcher: Launcher, types: Types) -> None:
         """Every kernel of this need, with the arguments that never change."""
@@ -90,12 +90,12 @@ class CudaAttention(Attention):
         shape = (num_blocks, 2, need.num_kv_heads, need.block_size, need.head_dim)
         return KVLayout(shape, need.kv_dtype, 0, elements * ELEMENT_BYTES[need.kv_dtype])
 
-    def plan(self, batch: Batch) -> CudaPlan:
+    def plan(self, batch: Batch) -> DevicePlan:
         """Grids, and the batch's arrays on the device."""
-        return plan_of(batch, on_device(batch, self._device), self._rule, self._tile_queries)
+        return plan_of(batch, self._device, self._rule.num_splits, self._tile_queries)
 
     def forward(
-        self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: CudaPlan, out: Tensor
+        self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: DevicePlan, out: Tensor
     ) -> Tensor | None:
         """Write k and v, then attend. Raises ValueError for tensors that kernels cannot read as they lie."""
         if not kv.is_contiguous():
@@ -139,7 +139,7 @@ class CudaAttention(Attention):
             )
         return (tensor.data_ptr() | stride_token * self._element_bytes) % VECTOR_BYTES == 0
 
-    def _bind_plan(self, plan: CudaPlan) -> None:
+    def _bind_plan(self, plan: DevicePlan) -> None:
         """What all layers of a step share."""
         arrays = plan.arrays
         starts, lengths, tables = arrays.query_start.data_ptr(), arrays.seq_lens.data_ptr(), arrays.tables
@@ -159,7 +159,7 @@ class CudaAttention(Attention):
         self._bound_plan = plan
 
     def _write(
-        self, layer: AttentionLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: tuple[int, int], plan: CudaPlan
+        self, layer: AttentionLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: tuple[int, int], plan: DevicePlan
     ) -> tuple[int, int]:
         """Keys and values to their slots. cache: addresses of it and its scales.
 
@@ -194,7 +194,7 @@ class CudaAttention(Attention):
         layer: AttentionLayer,
         queries: tuple[int, int],
         cache: tuple[int, int],
-        plan: CudaPlan,
+        plan: DevicePlan,
         results: tuple[int, int, int | None],
     ) -> None:
         """Sequences of one token, then those of more. results: address of out, its stride, address of log-sum-exp."""

@@ -1,24 +1,16 @@
-"""What a step of decodes is cut into, and what of a batch stays the same for all layers.
+"""SplitRule: into how many ranges the keys of a decode are cut.
 
-SplitRule: into how many ranges the keys of a decode are cut. A program of decode has some 35 KB of loads under way, so
-about one a multiprocessor can be enough to keep an H200's memory busy and PROGRAMS, as many as its shared memory holds
-at once, always are. With fewer, contexts are cut until there are nearly that many: one wave of programs, whose ends
-coincide; never more, since each range writes a partial result that `merge` reads. The rule asks for nothing that
-changes while a graph of a step is valid: not for lengths. On the device a sequence takes no more ranges than it has
-multiples of SPLIT_TOKENS, and one that takes a single range writes to `out` at once.
+A program of decode has some 35 KB of loads under way, so about one a multiprocessor can be enough to keep an H200's
+memory busy and PROGRAMS, as many as its shared memory holds at once, always are. With fewer, contexts are cut until
+there are nearly that many: one wave of programs, whose ends coincide; never more, since each range writes a partial
+result that `merge` reads. The rule asks for nothing that changes while a graph of a step is valid: not for lengths. On
+the device a sequence takes no more ranges than it has multiples of SPLIT_TOKENS, and one that takes a single range
+writes to `out` at once.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from paged_core.api.batch import Batch, DeviceBatch
 
 SPLIT_TOKENS = 128  # SPLIT_UNIT of csrc/elements.cuh
 PROGRAMS = 3  # a multiprocessor
@@ -47,28 +39,3 @@ class SplitRule:
         """The largest number of (sequence, range) pairs with a partial result, for up to `max_rows` sequences."""
         counts = ((n, self.num_splits(n)) for n in range(1, max_rows + 1))
         return max((n * splits for n, splits in counts if splits > 1), default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class CudaPlan:
-    """One step. `num_splits` 0: no sequence computes a single token; `num_tiles` 0: none computes more."""
-
-    arrays: DeviceBatch
-    rope: list[tuple[Tensor, Tensor]]
-    num_tokens: int
-    num_seqs: int
-    num_splits: int
-    num_tiles: int
-
-
-def plan_of(batch: Batch, arrays: DeviceBatch, rule: SplitRule, tile_queries: int) -> CudaPlan:
-    """Grids of a step; a tile of prefill holds `tile_queries` tokens of one sequence."""
-    counts = np.diff(batch.query_start[: batch.num_seqs + 1])
-    return CudaPlan(
-        arrays,
-        batch.rope,
-        batch.num_tokens,
-        batch.num_seqs,
-        rule.num_splits(batch.num_seqs) if (counts == 1).any() else 0,
-        batch.num_tokens // tile_queries + batch.num_seqs if (counts > 1).any() else 0,
-    )

@@ -6,7 +6,6 @@ A block is one contiguous piece, so copies and swaps move whole pieces, and so i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +16,8 @@ from paged_attn_triton.kernels import BoundLayer, bind
 from paged_attn_triton.launch import Launch
 from paged_attn_triton.shapes import COPIED_WORDS
 from paged_core.api.attention import Attention, AttentionLayer, AttentionNeed, KVLayout
+from paged_core.device.grids import DevicePlan, plan_of
 from paged_core.device.scratch import Addresses, Scratch
-from paged_core.device.staging import on_device
 from paged_core.device.transfer import Transfers
 from paged_core.device.upload import uploaded
 
@@ -31,19 +30,7 @@ if TYPE_CHECKING:
     from paged_attn_triton.shapes import Shape
     from paged_attn_triton.splits import SplitRule
     from paged_core.api.allocator import BlockCopy, SwapPair
-    from paged_core.api.batch import Batch, DeviceBatch
-
-
-@dataclass(frozen=True, slots=True)
-class TritonPlan:
-    """One step. `num_splits` 0: no sequence computes a single token; `num_tiles` 0: none computes more."""
-
-    arrays: DeviceBatch
-    rope: list[tuple[Tensor, Tensor]]
-    num_tokens: int
-    num_seqs: int
-    num_splits: int
-    num_tiles: int
+    from paged_core.api.batch import Batch
 
 
 class TritonAttention(Attention):
@@ -72,21 +59,12 @@ class TritonAttention(Attention):
         shape = (num_blocks, 2, need.num_kv_heads, need.block_size, need.head_dim)
         return KVLayout(shape, need.kv_dtype, block_axis=0, bytes_per_block=self._shape.block_bytes)
 
-    def plan(self, batch: Batch) -> TritonPlan:
+    def plan(self, batch: Batch) -> DevicePlan:
         """Grids, and the batch's arrays on the device."""
-        counts = np.diff(batch.query_start[: batch.num_seqs + 1])
-        num_decodes, num_prefills = np.count_nonzero(counts == 1), np.count_nonzero(counts > 1)
-        return TritonPlan(
-            on_device(batch, self._device),
-            batch.rope,
-            batch.num_tokens,
-            batch.num_seqs,
-            self._splits.num_splits(batch.num_seqs) if num_decodes else 0,
-            batch.num_tokens // self._shape.queries_per_tile + batch.num_seqs if num_prefills else 0,
-        )
+        return plan_of(batch, self._device, self._splits.num_splits, self._shape.queries_per_tile)
 
     def forward(
-        self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: TritonPlan, out: Tensor
+        self, layer: AttentionLayer, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, plan: DevicePlan, out: Tensor
     ) -> Tensor | None:
         """Write k and v, then attend. Raises ValueError for tensors that kernels cannot read as they lie."""
         self._check(q, k, v, kv, out)
@@ -124,7 +102,7 @@ class TritonAttention(Attention):
         if not kv.is_contiguous():
             raise ValueError(f"attn_triton got a cache of strides {kv.stride()} where it laid out {tuple(kv.shape)}")
 
-    def _write(self, bound: BoundLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: Tensor, plan: TritonPlan) -> Tensor:
+    def _write(self, bound: BoundLayer, qkv: tuple[Tensor, Tensor, Tensor], cache: Tensor, plan: DevicePlan) -> Tensor:
         """Keys and values to their slots; returns the queries to attend with, rotated where the layer rotates."""
         q, k, v = qkv
         need, arrays = self._need, plan.arrays
@@ -142,7 +120,7 @@ class TritonAttention(Attention):
         return q if rotated is None else rotated
 
     def _decode(
-        self, bound: BoundLayer, q: Tensor, cache: Tensor, plan: TritonPlan, results: tuple[Tensor, Tensor | None]
+        self, bound: BoundLayer, q: Tensor, cache: Tensor, plan: DevicePlan, results: tuple[Tensor, Tensor | None]
     ) -> None:
         """One program for every sequence, KV head and part; then the parts of longer contexts are merged."""
         need, arrays, split_tokens = self._need, plan.arrays, self._splits.split_tokens
@@ -161,7 +139,7 @@ class TritonAttention(Attention):
             bound.merge((need.num_heads, plan.num_seqs), *written, *steps, *rule)
 
     def _prefill(
-        self, bound: BoundLayer, q: Tensor, cache: Tensor, plan: TritonPlan, results: tuple[Tensor, Tensor | None]
+        self, bound: BoundLayer, q: Tensor, cache: Tensor, plan: DevicePlan, results: tuple[Tensor, Tensor | None]
     ) -> None:
         """One program for every tile of queries and KV head."""
         arrays = plan.arrays

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from paged_attn_triton.attention import TritonAttention, TritonPlan
+from paged_attn_triton.attention import TritonAttention
 from paged_core.api.attention import AttentionLayer
 from paged_core.api.batch import Batch
 from paged_core.device.stream import CudaAccelerator
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paged_attn_triton.shapes import Shape
     from paged_attn_triton.splits import SplitRule
     from paged_core.api.attention import AttentionNeed
+    from paged_core.device.grids import DevicePlan
 
 STEPS = {"decode": (32, 4096, 1), "prefill": (2, 2048, 2048)}
 """Sequences, length and new tokens of each: enough for a large GPU, little enough for its memory."""
@@ -55,7 +56,7 @@ class Step:
 
     backend: TritonAttention
     layer: AttentionLayer
-    plan: TritonPlan
+    plan: DevicePlan
     qkv: tuple[Tensor, Tensor, Tensor]
     cache: Tensor
     out: Tensor

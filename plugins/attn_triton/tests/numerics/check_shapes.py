@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from paged_attn_triton.attention import TritonPlan
 from paged_conformance.oracles.scene import Scene, Span, assert_same
+
+from paged_core.device.grids import DevicePlan
 
 HEADS = [(1, 1), (3, 1), (10, 2), (16, 1), (20, 4), (24, 1), (34, 2)]  # groups of 1, 3, 5, 16, 5, 24 and 17
 HEAD_DIMS = [16, 48, 80, 96, 112, 256]
@@ -136,7 +137,7 @@ def test_where_nothing_is_cut_there_is_no_scratch(create):
 
 def test_no_tokens_are_no_launch(create):
     backend = create()
-    plan = TritonPlan(None, [], 0, 0, 0, 0)
+    plan = DevicePlan(None, [], 0, 0, 0, 0)
     empty = torch.zeros(0, 4, 64, device=backend._device)
     cache = torch.zeros(backend.layout(2).shape, device=backend._device)
     assert backend.forward(Scene(backend, backend._need, [1]).layer, empty, empty, empty, cache, plan, empty) is None
