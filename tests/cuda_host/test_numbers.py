@@ -10,7 +10,7 @@ import pytest
 import torch
 from cuda_emulation import arguments
 from cuda_emulation.build import INCLUDE
-from cuda_emulation.host import kernel_folder
+from paged_attn_cuda.compile import SOURCES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ def functions_of(path: Path) -> dict[str, int]:
 
 
 def test_host_and_device_offer_the_same_primitives() -> None:
-    device, host = functions_of(kernel_folder() / "device.cuh"), functions_of(INCLUDE / "primitives.h")
+    device, host = functions_of(SOURCES / "device.cuh"), functions_of(INCLUDE / "primitives.h")
     assert device.pop("shared_address") == 1, "the PTX address of shared memory is device.cuh's own"
     assert host.pop("flushed") == 1, "an instruction's way with subnormal numbers is primitives.h's own"
     assert len(device) > 20

@@ -31,10 +31,6 @@ class Launcher(Protocol):
 
     num_processors: int
     """Multiprocessors: how many blocks of threads it takes to keep the device busy."""
-    capability: tuple[int, int]
-    """Major and minor, (9, 0) for instance."""
-    max_shared_bytes: int
-    """Dynamic shared memory that a block may opt in to."""
 
     def kernel(self, source: str, name: str) -> Kernel:
         """Compile, or find compiled, `name` ("paged::decode<paged::bf16, paged::bf16, 128>") of csrc/`source`."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from paged_attn_cuda.compile import SOURCES
 
 from cuda_emulation.build import Build, line_of, load_runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 SCHEDULES = ("forward", "reverse", "random")
 _LETTERS = {"p": "a pointer", "i": "an integer", "f": "a floating-point number", "s": "a structure"}
@@ -53,11 +55,10 @@ class HostLauncher:
 
     def __init__(self, folder: Path | None = None, *, order: Order | None = None, sanitize: bool = False) -> None:
         self.num_processors = 4
-        self.capability = (8, 0)
         self.max_shared_bytes = 163 * 1024
         self.order = order or Order()
         self.launches: list[str] = []
-        self._folder = folder or kernel_folder()
+        self._folder = folder or SOURCES
         self._sanitize = sanitize
         self._build = Build()
         self._kernels: dict[tuple[str, str], HostKernel] = {}
@@ -137,13 +138,6 @@ class HostKernel:
                     f"{self._name}: parameter {i} is {_LETTERS[letter]} of {size} bytes, the argument a "
                     f"{type(argument).__name__} of {ctypes.sizeof(argument)}"
                 )
-
-
-def kernel_folder() -> Path:
-    """Where attn_cuda keeps its sources."""
-    import paged_attn_cuda
-
-    return Path(next(iter(paged_attn_cuda.__path__))) / "csrc"
 
 
 _one_launch = threading.Lock()

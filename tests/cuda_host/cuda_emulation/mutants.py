@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cuda_emulation.host import kernel_folder
+from paged_attn_cuda.compile import SOURCES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ class Mutant:
 
     def apply(self, folder: Path) -> None:
         """Copy csrc to `folder` with the change. Raises AssertionError where the text is not there, or not once."""
-        shutil.copytree(kernel_folder(), folder, dirs_exist_ok=True)
+        shutil.copytree(SOURCES, folder, dirs_exist_ok=True)
         parts = (folder / self.file).read_text().split(self.before)
         assert self.nth < len(parts), f"{self.file} has {self.before!r} {len(parts) - 1} times"
         assert self.nth or len(parts) == 2, f"{self.file} has {self.before!r} {len(parts) - 1} times"
@@ -50,7 +50,7 @@ def synchronisation(files: tuple[str, ...]) -> list[Mutant]:
     """A mutant for each barrier, wait and commit of `files`."""
     found = []
     for file in files:
-        text = (kernel_folder() / file).read_text()
+        text = (SOURCES / file).read_text()
         for pattern, after in SYNCHRONISATION:
             places: Counter[str] = Counter()
             for match in pattern.finditer(text):
