@@ -7,12 +7,15 @@ spend some 0.8 ms on them (by count; not measured yet).
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+log = logging.getLogger("paged_core.model")
 
 _GATE_BLOCK = 1024
 _ELEMENTS_PER_WARP = 512
@@ -70,5 +73,6 @@ def gpu_fused_for(dtype: torch.dtype) -> GpuFused | None:
     """Kernels for a model of this type on a CUDA device, or None where there is no Triton for this system."""
     try:
         return GpuFused() if dtype in (torch.float32, torch.bfloat16, torch.float16) else None
-    except ImportError:
+    except ImportError as error:
+        log.warning("norms and gates run operator by operator, which costs launches: %s", error)
         return None

@@ -20,7 +20,8 @@ def load_kernels(place: Place) -> None:
 
     Raises ConfigError where no linear layer serves.
     """
-    fused_for(place.device, place.dtype)
+    if place.device.type == "cpu":
+        fused_for(place.device, place.dtype)
     if not Linears(place).are_native:
         return
     from paged_core.native.matrix import compiled_products

@@ -130,3 +130,13 @@ def test_a_gpu_computes_what_the_plain_operators_do(dtype):
     gate_up = torch.randn(7, 2 * 14336, device="cuda").to(dtype)
     gate, up = gate_up.chunk(2, -1)
     torch.testing.assert_close(fused.gate(gate_up), functional.silu(gate) * up, **tolerance)
+
+
+def test_a_system_without_triton_is_told_what_it_lacks(monkeypatch, caplog):
+    from paged_core.model.gpu_fused import gpu_fused_for
+
+    monkeypatch.setitem(sys.modules, "paged_core.model.gpu_fused_kernels", None)
+    monkeypatch.delattr("paged_core.model.gpu_fused_kernels", raising=False)
+    with caplog.at_level("WARNING"):
+        assert gpu_fused_for(torch.bfloat16) is None
+    assert "operator by operator" in caplog.text
