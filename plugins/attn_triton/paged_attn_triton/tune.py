@@ -87,8 +87,12 @@ def _kept(file: Path) -> dict[str, Config] | None:
 
 
 def _keep(file: Path, key: str, choice: dict[str, Config]) -> None:
-    """Under another name first, so that processes may share the folder."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Under another name first, so that processes may share the folder. One that cannot be written costs a warning."""
+    body = json.dumps({"for": json.loads(key)} | {name: asdict(config) for name, config in choice.items()})
     draft = file.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps({"for": json.loads(key)} | {name: asdict(config) for name, config in choice.items()}))
-    draft.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(body)
+        draft.replace(file)
+    except OSError as error:
+        log.warning("tiles cannot be kept in %s (%s): the next start measures them again", file.parent, error)

@@ -84,3 +84,11 @@ def test_the_measured_step_is_a_real_one(create, num_seqs, length, num_new):
     step.qkv[2].fill_(1.0)
     step()
     torch.testing.assert_close(step.out, torch.ones_like(step.out))
+
+
+def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    with caplog.at_level("WARNING"):
+        shape = tuned(SHAPE, "GPU", tmp_path / "file" / "below", Measured())
+    assert shape == tuned(SHAPE, "GPU", tmp_path, Measured())
+    assert "the next start measures them again" in caplog.text
