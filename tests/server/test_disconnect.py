@@ -51,18 +51,31 @@ def test_v15_a_client_that_leaves_is_aborted_within_two_steps(house, path, strea
     asyncio.run(main())
 
 
-def test_the_source_of_a_stream_is_closed_and_not_left_to_the_garbage_collector(house, monkeypatch):
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_source_of_a_stream_is_closed_and_not_left_to_the_garbage_collector(house, monkeypatch, reads):
     server = house(shape=ROOMY)
     kept = []
-    real = completions.open_stream
-    monkeypatch.setattr(
-        completions, "open_stream", lambda request, chunks: kept.append(chunks) or real(request, chunks)
-    )
+    opening, sourcing = completions.open_stream, completions.outputs
+
+    def keep(source):
+        kept.append(source)
+        return source
+
+    monkeypatch.setattr(completions, "open_stream", lambda request, chunks: opening(request, keep(chunks)))
+    monkeypatch.setattr(completions, "outputs", lambda server, job: keep(sourcing(server, job)))
 
     async def main():
         async with server.call(COMPLETIONS, {**BODIES[COMPLETIONS], "stream": True}) as call:
             await call.until(lambda call: call.text.count("data: ") >= 2)
-        assert [chunks.ag_frame for chunks in kept] == [None]
+            if not reads:  # then it leaves while something is being sent
+                call.reading.clear()
+                enough = server.engine.stats().num_generated + 10
+                async with asyncio.timeout(30):
+                    while server.engine.stats().num_generated < enough:
+                        await asyncio.sleep(0.001)
+                call._gone.set()
+                await call.task
+        assert [source.ag_frame for source in kept] == [None, None]
         await server.idle()
 
     asyncio.run(main())
