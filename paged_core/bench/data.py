@@ -15,9 +15,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paged_core.bench.lengths import Lengths, read_lengths
 from paged_core.bench.sample import PAIRS, QUESTIONS, TASKS, TEXT
 from paged_core.errors import ConfigError
+from paged_core.workload.lengths import Lengths, read_lengths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

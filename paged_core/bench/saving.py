@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from paged_core.api.executor import Executor
     from paged_core.api.params import SamplingParams
-    from paged_core.bench.lengths import Lengths
     from paged_core.engine.engine import Engine
+    from paged_core.workload.lengths import Lengths
 
 OPT_13B_BLOCKS = 983
 """Blocks of 16 tokens in the 12 GB that OPT-13B leaves on an A100 of 40 GB."""

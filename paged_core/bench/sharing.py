@@ -9,13 +9,13 @@ import numpy as np
 
 from paged_core.api.params import SamplingParams
 from paged_core.bench.divergence import BeamStub, sorted_logprobs
-from paged_core.bench.lengths import Lengths, alpaca_like, sharegpt_like
 from paged_core.bench.report import Column, Table
 from paged_core.bench.saving import OPT_13B_BLOCKS, Service, prompts_saving, service_saving
 from paged_core.bench.stub import stub_engine, stub_facts
 from paged_core.bench.timing import alternate, ratio
 from paged_core.bench.translation import Translator, translations
 from paged_core.engine.llm import LLM
+from paged_core.workload.lengths import Lengths, alpaca, sharegpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -97,8 +97,8 @@ def services(measured: Sequence[Lengths], size: Size) -> list[Service]:
     """The paper's two distributions of lengths at its rates, then `measured` ones."""
     random, seconds = np.random.default_rng(size.seed), size.minutes * 60
     made: list[tuple[Callable[[int, Generator], Lengths], float]] = [
-        (sharegpt_like, _SHAREGPT_RATE),
-        (alpaca_like, _ALPACA_RATE),
+        (sharegpt, _SHAREGPT_RATE),
+        (alpaca, _ALPACA_RATE),
     ]
     drawn = [Service(make(int(rate * seconds * 1.3) + 50, random), rate, seconds) for make, rate in made]
     return drawn + [Service(lengths, _SHAREGPT_RATE, seconds) for lengths in measured]
@@ -174,8 +174,8 @@ def _drawn_table(
     table = Table("Memory saved by beams drawn from the model's log-probabilities", _COLUMNS)
     random = np.random.default_rng(size.seed)
     paper_lengths = {
-        "Alpaca-like": _blank(alpaca_like(size.requests, random)),
-        "ShareGPT-like": _blank(sharegpt_like(size.requests, random)),
+        "Alpaca-like": _blank(alpaca(size.requests, random)),
+        "ShareGPT-like": _blank(sharegpt(size.requests, random)),
     }
     facts = stub_facts(OPT_13B_BLOCKS, max_model_len=2048, max_num_seqs=1024)
     same = {name: [([1] * len(prompt), output) for prompt, output in requests] for name, requests in work.items()}

@@ -13,8 +13,8 @@ from paged_core.bench.sharing import samples, services
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from paged_core.bench.lengths import Lengths
     from paged_core.bench.sharing import Size
+    from paged_core.workload.lengths import Lengths
 
 BLOCK_SIZES = (8, 16, 32)
 PAPER = 0.04

@@ -72,8 +72,8 @@ def _serve(parameters: Mapping[str, Any]) -> int:
 def _sweep(parameters: Mapping[str, Any]) -> Sweep:
     from paged_core.bench.serve.client import Target
     from paged_core.bench.serve.figures import Slo
-    from paged_core.bench.serve.plan import Workload
     from paged_core.bench.serve.sweep import Sweep
+    from paged_core.workload.plan import Workload
 
     trace, rates = parameters["trace"], parameters["rate"]
     if trace is None and parameters["length_factor"] != 1:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from paged_core.api.params import SamplingParams
-from paged_core.bench.lengths import Lengths
 from paged_core.bench.saving import Saving, Service, prompts_saving, service_saving
 from paged_core.bench.stub import OPT_13B_A100_40GB, Arrival, StepCost, StubExecutor, drive, stub_engine, stub_facts
 from paged_core.engine.clock import VirtualClock
+from paged_core.workload.lengths import Lengths
 
 
 def samples(n: int, output: int) -> SamplingParams:

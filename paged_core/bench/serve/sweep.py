@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from paged_core.bench.serve.client import Client, Target
 from paged_core.bench.serve.figures import Slo, Summary, summarize
 from paged_core.bench.serve.offer import offer
-from paged_core.bench.serve.plan import Plan, Workload, plan_of
 from paged_core.bench.serve.prompts import Prompts, calibrate
 from paged_core.errors import ConfigError
+from paged_core.workload.plan import Plan, Workload, plan_of
 from paged_core.workload.traces import mean_rate
 
 if TYPE_CHECKING:

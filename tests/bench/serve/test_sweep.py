@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from paged_core.bench.serve import sweep as sweeping
 from paged_core.bench.serve.client import Target
-from paged_core.bench.serve.plan import Workload
 from paged_core.bench.serve.sweep import Sweep, run
 from paged_core.cli import bench_serve, main
 from paged_core.engine import aio
 from paged_core.errors import ConfigError
+from paged_core.workload.plan import Workload
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from paged_core.bench.serve.plan import Workload, plan_of
 from paged_core.errors import ConfigError
+from paged_core.workload.plan import Workload, plan_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,8 +107,8 @@ def test_nothing_to_offer_is_said_with_its_reason(trace: Path, tmp_path: Path) -
         plan_of(Workload(trace=trace, most_tokens=3), None)
     with pytest.raises(ConfigError, match=r"none is due within 0\.001 s"):
         plan_of(Workload("fixed", duration_s=0.001, burstiness=float("inf")), 1.0)
-    with pytest.raises(ConfigError, match="none of at most 7 tokens"):
-        plan_of(Workload(most_tokens=7), 1.0)
+    with pytest.raises(ConfigError, match="none of at most 4 tokens"):
+        plan_of(Workload(most_tokens=4), 1.0)
     with pytest.raises(ConfigError, match="more than 255 together"):
         plan_of(Workload("fixed", most_tokens=255), 1.0)
     with pytest.raises(ConfigError, match="is no file of prompt_tokens"):

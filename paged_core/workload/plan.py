@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paged_core.bench.lengths import Lengths, alpaca_like, read_lengths, sharegpt_like
 from paged_core.errors import ConfigError
 from paged_core.workload.arrivals import arrival_times
-from paged_core.workload.traces import Arrival, at_rate, mean_rate, read_trace, scaled_lengths, shifted
+from paged_core.workload.lengths import Lengths, alpaca, arrivals_of, constant, read_lengths, sharegpt
+from paged_core.workload.traces import at_rate, mean_rate, read_trace, scaled_lengths, shifted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.random import Generator
     from numpy.typing import NDArray
+
+    from paged_core.workload.traces import Arrival
 
 _SPARE = 4  # times as many drawn as a duration holds on average: bursty arrivals come in numbers
 _NO_LIMIT = 1 << 40
@@ -116,8 +118,7 @@ def _drawn(workload: Workload, rate: float | None) -> tuple[list[Arrival], str]:
     lengths = _lengths(workload, count)
     times = arrival_times(count, rate, workload.burstiness, np.random.default_rng((workload.seed, 1)))
     prompt, output = lengths.means
-    rows = [Arrival(float(at), *pair) for at, pair in zip(times, lengths.pairs.tolist(), strict=True)]
-    return rows, f"{lengths.name} lengths (mean {prompt:.0f} + {output:.0f} tokens)"
+    return arrivals_of(lengths, times), f"{lengths.name} lengths (mean {prompt:.0f} + {output:.0f} tokens)"
 
 
 def _lengths(workload: Workload, count: int) -> Lengths:
@@ -127,7 +128,7 @@ def _lengths(workload: Workload, count: int) -> Lengths:
     if workload.lengths == "fixed":
         if sum(workload.fixed) > most:
             raise ConfigError(f"no request to offer: {workload.fixed} tokens are more than {most} together")
-        return Lengths("fixed", np.tile(np.array(workload.fixed, dtype=np.int64), (count, 1)))
+        return constant(count, *workload.fixed)
     draw = _source(workload.lengths, most)
     chunks: list[Lengths] = []
     kept: list[NDArray[np.int64]] = []
@@ -141,6 +142,6 @@ def _lengths(workload: Workload, count: int) -> Lengths:
 
 def _source(name: str, most: int) -> Callable[[int, Generator], Lengths]:
     if name in ("sharegpt", "alpaca"):
-        return sharegpt_like if name == "sharegpt" else alpaca_like
+        return sharegpt if name == "sharegpt" else alpaca
     found = read_lengths(Path(name), Path(name).name, most)
     return lambda count, random: Lengths(found.name, found.pairs[random.integers(0, len(found.pairs), count)])
