@@ -5,9 +5,9 @@ sharegpt     lognormal(4.55, 1.30), only 4 ... 1,024     gamma(1.32, 258.7)     
 alpaca       lognormal(2.88, 0.40)                       gamma(0.92, 63.5)        19.3 / 58.3     19.31 / 58.45
 
 Rounded to whole tokens, at least one; pairs of more than 2,048 tokens are drawn again. The paper gives the means
-alone. The spread of ShareGPT's outputs (standard deviation 288) was solved from its memory figures, which leaves a scale
-between 258 and 268 open; 258.7 is the one that gives the mean output. Nothing here may be tuned to what a simulation
-finds.
+alone. The spread of ShareGPT's outputs (standard deviation 288) was solved from its memory figures, which leaves a
+scale between 258 and 268 open; 258.7 is the one that gives the mean output. Nothing here may be tuned to what a
+simulation finds.
 """
 
 from __future__ import annotations

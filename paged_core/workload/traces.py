@@ -15,7 +15,7 @@ import csv
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from paged_core.errors import ConfigError
@@ -70,6 +70,18 @@ def read_trace(path: Path) -> list[Arrival]:
 def shifted(rows: Sequence[Arrival]) -> list[Arrival]:
     """The same rows, the first one at 0."""
     return [replace(row, at_s=row.at_s - rows[0].at_s) for row in rows]
+
+
+def window(rows: Sequence[Arrival], begin_s: float, end_s: float = inf) -> list[Arrival]:
+    """Those of `rows` that arrive in [begin_s, end_s), the first one at 0.
+
+    Names of blocks stay, though who named them first may be outside. ConfigError when none arrives.
+    """
+    kept = [row for row in rows if begin_s <= row.at_s < end_s]
+    if not kept:
+        last_s = rows[-1].at_s if rows else 0.0
+        raise ConfigError(f"no request arrives between {begin_s:g} and {end_s:g} s: the last one does at {last_s:g} s")
+    return shifted(kept)
 
 
 def mean_rate(rows: Sequence[Arrival]) -> float:
