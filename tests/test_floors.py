@@ -25,15 +25,17 @@ FLOORS = {
     "workload": 2,
     "paging": 2,
     "scheduling": 2,
+    "costs": 2,
     "plugins": 3,
     "model": 4,
     "structured": 5,
     "engine": 6,
     "bench": 7,
-    "sim": 7,
     "server": 7,
     "testing": 7,
-    "cli": 8,
+    "sim": 8,
+    "cluster": 8,
+    "cli": 9,
 }
 HEAVY = {"torch", "numpy", "triton", "numba", "transformers"}
 PLUGIN_MAY = ("paged_core.api", "paged_core.errors")
