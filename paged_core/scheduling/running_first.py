@@ -10,7 +10,7 @@ from paged_core.api.request import Group, GroupState
 from paged_core.api.scheduler import Decision, Run, Scheduler, SchedulerNeed, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Set
 
 _ORDER = "running_first.order"  # note: how many groups were admitted before; breaks ties of arrival
 
@@ -19,7 +19,7 @@ class RunningFirst(Scheduler):
     """The half that such policies share: subclasses say in which order the others enter (`line`).
 
     `watermark` is the share of the pool kept free when groups enter. The README of sched_fcfs has the rules and why
-    each is there.
+    each is there. Policies with steps of another kind are made of the same parts: `run`, `squeeze`, `enter`.
     """
 
     def __init__(self, need: SchedulerNeed, watermark: float) -> None:
@@ -34,10 +34,10 @@ class RunningFirst(Scheduler):
         if budget >= 0 and self._fits(view, budget):
             plan.decode_all = view.scratch.take_decodes() and view.num_decode_tokens > 0
             for group in view.prefilling:
-                budget -= self._run(view, plan, group, budget)
-            self._enter(view, plan, budget)
+                budget -= self.run(view, plan, group, budget)
+            self.enter(view, plan, budget, self.line(view))
         else:
-            self._squeeze(view, plan)
+            self.squeeze(view, plan, set(view.running))
         return plan
 
     @abstractmethod
@@ -47,26 +47,30 @@ class RunningFirst(Scheduler):
         The first that does not fit whole stops everyone behind it.
         """
 
-    def _fits(self, view: View, budget: int) -> bool:
-        """Whether everyone who runs can go on without a victim."""
-        need = view.scratch.need_decodes()
-        for group in view.prefilling:
-            if num := self._share(view, group, budget):
-                need += view.scratch.need(group, num)
-                budget -= num
-        return need <= view.scratch.free
+    def run(self, view: View, plan: Decision, group: Group, budget: int) -> int:
+        """Add what fits of `group` to `plan`; its tokens, 0 when nothing does."""
+        num = self._share(view, group, budget)
+        if not num or not view.scratch.take(group, num):
+            return 0
+        plan.run.append(Run(group, num))
+        return num
 
-    def _squeeze(self, view: View, plan: Decision) -> None:
-        """Memory or budget is short: oldest first; while one does not fit, the newest that has not run yet leaves."""
+    def squeeze(self, view: View, plan: Decision, served: Set[Group]) -> None:
+        """Memory or budget is short: oldest first; while one does not fit, the newest that has not run yet leaves.
+
+        Running groups outside `served` do not run; they keep their blocks unless they are the newest.
+        """
         queue = deque(sorted(view.running, key=age))
         left, reserved, search = view.token_budget, view.num_decode_tokens, True
         while queue:
             group = queue.popleft()
-            if group.decoding:
-                reserved -= len(group.live)
+            if group not in served:
+                num = 0
+            elif group.decoding:
                 num = len(group.live) if len(group.live) <= left else 0
             else:
                 num = self._share(view, group, left - reserved)
+            reserved -= len(group.live) if group.decoding else 0
             while num and not view.scratch.take(group, num):
                 if not queue or not search:
                     num = 0  # it keeps its blocks and waits; alone, the ledger ends it
@@ -79,15 +83,15 @@ class RunningFirst(Scheduler):
                 plan.run.append(Run(group, num))
                 left -= num
 
-    def _enter(self, view: View, plan: Decision, budget: int) -> None:
-        """Resume, then admit, each head of line: the first that does not fit whole stops everyone behind it."""
+    def enter(self, view: View, plan: Decision, budget: int, line: Iterable[Group]) -> None:
+        """Resume and admit from `line`: the first that does not fit whole stops everyone behind it."""
         seqs = view.num_free_seqs
         if budget < 1 or seqs < 1 or not (view.preempted or view.waiting):
             return
         taken = {run.group: run.num_tokens for run in plan.run}
         owed = sum(self._rest(view, group, taken.get(group, 0)) for group in view.prefilling)
         reserve = int(self._watermark * view.scratch.total)
-        for group in self.line(view):
+        for group in line:
             alone = not view.running and not plan.run
             seqs -= group.num_reserved_rows
             num = self._share(view, group, budget)
@@ -99,15 +103,17 @@ class RunningFirst(Scheduler):
             else:
                 group.notes[_ORDER] = self._num_admitted
                 self._num_admitted += 1
-            budget -= self._run(view, plan, group, budget)
+            budget -= self.run(view, plan, group, budget)
             owed += self._rest(view, group, num)
 
-    def _run(self, view: View, plan: Decision, group: Group, budget: int) -> int:
-        num = self._share(view, group, budget)
-        if not num or not view.scratch.take(group, num):
-            return 0
-        plan.run.append(Run(group, num))
-        return num
+    def _fits(self, view: View, budget: int) -> bool:
+        """Whether everyone who runs can go on without a victim."""
+        need = view.scratch.need_decodes()
+        for group in view.prefilling:
+            if num := self._share(view, group, budget):
+                need += view.scratch.need(group, num)
+                budget -= num
+        return need <= view.scratch.free
 
     def _share(self, view: View, group: Group, budget: int) -> int:
         """Tokens of `group` that may run: a chunk, or all of its gap where it may not be cut.

@@ -9,6 +9,7 @@ from pydantic import Field
 from paged_core.api.hookspecs import hookimpl
 from paged_core.api.provider import Fit, PluginRegistry, PluginSettings, Provider
 from paged_core.api.scheduler import Scheduler, SchedulerNeed
+from paged_core.scheduling.limits import reasons_against
 
 if TYPE_CHECKING:
     from paged_sched_prefix.scheduler import PrefixScheduler
@@ -37,11 +38,7 @@ class PrefixProvider(Provider[SchedulerNeed, Scheduler]):
 
     def probe(self, need: SchedulerNeed) -> Fit:
         """Fits wherever at least one token and one sequence may run."""
-        reasons = self.missing_capabilities(need.required)
-        for name in ("token_budget", "max_num_seqs"):
-            if getattr(need, name) < 1:
-                reasons.append(f"{name} must be at least 1, got {getattr(need, name)}")
-        return Fit.judge(reasons)
+        return Fit.judge(self.missing_capabilities(need.required) + reasons_against(need))
 
     def create(self, need: SchedulerNeed, settings: PrefixSettings, plugins: PluginRegistry) -> PrefixScheduler:
         """Build the scheduler."""
