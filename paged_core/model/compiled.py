@@ -17,6 +17,7 @@ import torch
 
 from paged_core.model.layers import Mlp
 from paged_core.model.linear.native import NativeLinear
+from paged_core.model.parallel.linear import SummedLinear
 from paged_core.native.matrix import compiled_products, work_items
 from paged_core.native.team import Team
 
@@ -45,6 +46,8 @@ def hinders(layers: Sequence[DecoderLayer], final: Norm | None) -> str:
 
 def _hinders(layer: DecoderLayer) -> str:
     attention, feed_forward = layer.attention, layer.feed_forward
+    if isinstance(attention.output, SummedLinear):
+        return "the ranks of a group add up between its products"
     if layer.placement != "pre" or not (layer.attn_norm.is_fused and layer.mlp_norm.is_fused):
         return "its norms are not native ones before attention and feed-forward"
     if not isinstance(feed_forward, Mlp) or feed_forward.gated is None:

@@ -14,6 +14,8 @@ from paged_core.model.fused import Fused
 from paged_core.model.layers import DecoderLayer, FeedForward, LayerStep, Mlp, Norm, SelfAttention
 from paged_core.model.linear.native import NativeLinear
 from paged_core.model.moe import Mixture
+from paged_core.model.parallel.shard import Shard, ShardCut, local_spec
+from paged_core.model.parallel.vocabulary import SharedVocabulary
 from paged_core.model.rope import rope_table
 from paged_core.model.store import WeightStore
 from paged_core.model.weights import checked
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from paged_core.api.attention import Attention
     from paged_core.api.model import ModelSpec
+    from paged_core.model.parallel.collective import Collective
     from paged_core.model.place import Place
     from paged_core.tracing import Trace
 
@@ -36,12 +39,18 @@ class Decoder:
     """Token ids in, hidden states and logits out. Owns the weights; the KV caches and the plan belong to the caller.
 
     Call under `torch.inference_mode()`. `max_length` bounds positions: the rotary tables have so many rows.
+
+    As one rank of a tensor-parallel group it holds that rank's part (`paged_core.model.parallel.shard`): all ranks make
+    the same calls, hidden states are the same on all of them, and logits come together on rank 0.
     """
 
     def __init__(
         self, spec: ModelSpec, store: WeightStore, attention: Attention, fused_rope: bool, max_length: int
     ) -> None:
+        """`spec`: of the whole model; what `store` holds, and whose part it is, is its own affair."""
         self.spec = spec
+        self._part = store.spec
+        self._vocabulary = None if store.collective is None else SharedVocabulary(spec, store.collective)
         self.fused_rope = fused_rope
         self.max_length = max_length
         self._attention = attention
@@ -55,12 +64,12 @@ class Decoder:
         self._positions = store.take_if_any("embed_positions.weight")
         self._project_in = store.linear("embed.project_in") if spec.embedding_projection else None
         self._project_out = store.linear("embed.project_out") if spec.embedding_projection else None
-        self._layers = [_layer(spec, store, index, fused_rope) for index in range(spec.num_layers)]
+        self._layers = [_layer(store.spec, store, index, fused_rope) for index in range(spec.num_layers)]
         self._norm = Norm(spec, store, "norm") if spec.final_norm else None
         # a tied head shares the embedding's values; packed for products they are a second copy
         head = self._embed if spec.tie_embeddings else store.take("head.weight")
         self._head = store.linears.make(head, store.take_if_any("head.bias"))
-        self._logits = torch.empty((0, spec.vocab_size))
+        self._logits = torch.empty((0, store.spec.vocab_size))
         self._compiled = self._compile()
         self._tables = [rope_table(rope, max_length, self.device) for rope in spec.ropes]
 
@@ -85,17 +94,22 @@ class Decoder:
         attention: Attention,
         fused_rope: bool = False,
         max_length: int | None = None,
+        collective: Collective | None = None,
     ) -> Decoder:
         """Build a decoder from a stream of canonical (name, tensor) pairs, each converted and dropped as it comes.
 
         `max_length`: the longest sequence the engine admits, when it is less than the model's; it also fixes the
-        frequencies of length-dependent rotary embeddings (`paged_core.model.rope`).
+        frequencies of length-dependent rotary embeddings (`paged_core.model.rope`). `collective`: the decoder is its
+        rank, and `attention` has the rank's heads. Of each tensor the rank's part is cut out first; where tensors view
+        a file, the rest of it is never in the process's own memory.
         Raises ModelFormatError for missing, doubled, unknown and misshapen tensors, ConfigError for a quantization that
-        nothing here computes.
+        nothing here computes and for a group that the model cannot be cut for.
         """
-        store = WeightStore(spec, place)
+        shard = Shard() if collective is None else Shard(collective.rank, collective.size)
+        cut = ShardCut(spec, shard)
+        store = WeightStore(local_spec(spec, shard), place, collective)
         for name, tensor in checked(spec, weights):
-            store.put(name, tensor)
+            store.put(name, cut(name, tensor))
         return Decoder(spec, store, attention, fused_rope, min(max_length or spec.max_position, spec.max_position))
 
     def watch(self, trace: Trace) -> None:
@@ -114,7 +128,7 @@ class Decoder:
         token_ids, positions int64 or int32 [tokens]; kv: one cache a layer; plan: what `attention.plan` made of the
         batch. Writes the tokens' keys and values.
         """
-        spec = self.spec
+        part = self._part
         x = self.embedded(token_ids, positions)
         if self._compiled is not None:
             hidden = self._compiled.forward(x, kv, plan)
@@ -123,7 +137,7 @@ class Decoder:
             log.info("layers run operator by operator: the attention backend offers no native calls")
             self._compiled = None
         ropes = [] if self.fused_rope else self.rope_tables(positions)
-        out = torch.empty((x.shape[0], spec.num_heads, spec.head_dim), dtype=self.dtype, device=self.device)
+        out = torch.empty((x.shape[0], part.num_heads, part.head_dim), dtype=self.dtype, device=self.device)
         step = LayerStep(self._attention, plan, ropes, out)
         for layer, cache in zip(self._layers, kv, strict=True):
             x = layer(x, step, cache)
@@ -153,9 +167,26 @@ class Decoder:
         return "the host lists the experts that a mixture has chosen" if mixed else ""
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
-        """[rows, hidden] -> float32 [rows, vocab]: `out` if it is given, else good until the next call."""
+        """[rows, hidden] -> float32 [rows, vocab]: `out` if it is given, else good until the next call.
+
+        Ranks other than 0 of a group send theirs and get what they computed, [rows, `logits_width`].
+        """
         if self._project_out is not None:
             hidden = self._project_out(hidden)
+        if self._vocabulary is None:
+            logits = self._own_logits(hidden, out)
+        else:
+            logits = self._vocabulary.logits(self._own_logits(hidden, None), out)
+        cap = self.spec.logits_softcap
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+    @property
+    def logits_width(self) -> int:
+        """Columns of `logits`."""
+        return self.spec.vocab_size if self._vocabulary is None else self._vocabulary.width
+
+    def _own_logits(self, hidden: Tensor, out: Tensor | None) -> Tensor:
+        """Logits of the tokens whose rows of the head are here."""
         if isinstance(self._head, NativeLinear):
             logits = self._head.wide(hidden, self._logits_buffer(len(hidden)) if out is None else out)
         else:
@@ -163,18 +194,20 @@ class Decoder:
             logits = logits.float() if out is None else out.copy_(logits)
             if self._quantized:  # integers know no NaN: a row that the model spoiled stays spoiled
                 logits[hidden.isnan().any(dim=-1)] = torch.nan
-        cap = self.spec.logits_softcap
-        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+        return logits
 
     def _logits_buffer(self, rows: int) -> Tensor:
         """Memory of the call before, if it suffices: new pages cost as much as a tenth of the product."""
         if len(self._logits) < rows:
-            self._logits = torch.empty((rows, self.spec.vocab_size))
+            self._logits = torch.empty((rows, self._part.vocab_size))
         return self._logits[:rows]
 
     def embedded(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """What enters the first layer, [tokens, hidden]."""
-        x = functional.embedding(token_ids, self._embed)
+        if self._vocabulary is None:
+            x = functional.embedding(token_ids, self._embed)
+        else:
+            x = self._vocabulary.embedding(token_ids, self._embed)
         if self._scale is not None:
             x = x * self._scale
         if self._project_in is not None:

@@ -51,13 +51,16 @@ class Flight:
 
 
 class DeviceRunner:
-    """Executes plans on `accelerator`, in order. Arguments as those of `Runner`, besides `staging`."""
+    """Executes plans on `accelerator`, in order. Arguments as those of `Runner`, besides `staging`.
+
+    Without a sampler there are no draws: plans must hold every token they need.
+    """
 
     def __init__(
         self,
         decoder: Decoder,
         attention: Attention,
-        sampler: Sampler,
+        sampler: Sampler | None,
         caches: tuple[Sequence[Tensor], Sequence[Tensor]],
         staging: Staging,
         accelerator: Accelerator,
@@ -70,7 +73,7 @@ class DeviceRunner:
         self._accelerator = accelerator
         self._graphs = Graphs(accelerator)
         self._ropes: list[tuple[Tensor, Tensor]] = []
-        self._logits = torch.empty((0, decoder.spec.vocab_size), device=decoder.device)
+        self._logits = torch.empty((0, decoder.logits_width), device=decoder.device)
         self._kept: list[object] = []
 
     def watch(self, trace: Trace) -> None:
@@ -90,7 +93,7 @@ class DeviceRunner:
         sizes = batch_sizes(max_num_seqs)
         device, most = self._decoder.device, sizes[-1]
         self._ropes = self._decoder.rope_room(most) if self._decoder.fused_rope else []
-        self._logits = torch.empty((most, self._decoder.spec.vocab_size), device=device)
+        self._logits = torch.empty((most, self._decoder.logits_width), device=device)
         self._graphs.capture(sizes, self._decode_work)
 
     @torch.inference_mode()
@@ -104,8 +107,8 @@ class DeviceRunner:
         if plan.num_tokens:
             size = self._graph_size(plan)
             logits = self._decode(plan, size) if size is not None else self._compute(plan, flight.result)
-            if logits is not None:
-                self._begin(logits, flight)
+            if logits is not None and self._sampler is not None:
+                self._begin(self._sampler, logits, flight)
         flight.done.record()
         return flight
 
@@ -176,10 +179,10 @@ class DeviceRunner:
 
     # -- draws ----------------------------------------------------------------------------------------------------
 
-    def _begin(self, logits: Tensor, flight: Flight) -> None:
+    def _begin(self, sampler: Sampler, logits: Tensor, flight: Flight) -> None:
         """Begin the draws; leave their tokens for the next step, and what the host must see in pinned memory."""
         plan, device = flight.plan, self._accelerator
-        drawing = self._sampler.begin(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
+        drawing = sampler.begin(logits, plan.sample_rows, plan.sample_positions, plan.num_candidates)
         tokens = drawing.tokens
         if tokens is None:  # done already: the host has seen them
             samples = drawing.finish(None)

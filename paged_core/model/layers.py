@@ -102,7 +102,7 @@ class Mlp:
         is_silu = spec.gated_mlp and spec.activation == "silu"
         self.gated = store.gated_linear(f"{name}.gate_up") if is_silu else None  # the gate inside the product
         self._up = None if self.gated else store.linear(f"{name}.gate_up" if spec.gated_mlp else f"{name}.up")
-        self.down = store.linear(f"{name}.down")
+        self.down = store.summed_linear(f"{name}.down")
         self._activation = activation(spec.activation)
         self._fused = store.fused if is_silu else None
 
@@ -129,7 +129,7 @@ class SelfAttention:
         self.layer = layer
         self.rotates = layer.rope >= 0 and not fused_rope
         self.qkv = store.linear(f"{name}.qkv")
-        self.output = store.linear(f"{name}.o")
+        self.output = store.summed_linear(f"{name}.o")
         self.q_norm = Norm(spec, store, f"{name}.q_norm") if spec.qk_norm else None
         self.k_norm = Norm(spec, store, f"{name}.k_norm") if spec.qk_norm else None
         self.heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Mixture:
     """Sparse feed-forward. A token's experts are added in ascending order, so its result does not depend on neighbours.
 
-    Listing the experts that were hit synchronises with the device once a layer.
+    Listing the experts that were hit synchronises with the device once a layer. Ranks of a group have a part of every
+    expert, choose the same ones, and add up once.
     """
 
     PARTS: ClassVar[Mapping[str, str]] = {"_route": "router"}
@@ -34,6 +35,7 @@ class Mixture:
             for expert in range(moe.num_experts)
         ]
         self._activation = activation(spec.activation)
+        self._collective = store.collective
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
@@ -45,7 +47,7 @@ class Mixture:
             gate, up = gate_up(x[token]).chunk(2, dim=-1)
             fed = down(self._activation(gate) * up)
             out.index_add_(0, token, (fed * weights[token, rank, None]).to(out.dtype))
-        return out
+        return out if self._collective is None else self._collective.all_reduce(out)
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Weights float32 and experts int64, both [tokens, top_k]."""

@@ -34,13 +34,14 @@ class Runner:
     """Executes plans. `caches` and `host_caches` hold one tensor per layer; `tables` is the allocator's array.
 
     A step is done when `run` returns; with two in flight, a plan's open tokens are the draws of the run before.
+    Ranks of a group that have no sampler compute the same steps, logits included, and draw nothing.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         attention: Attention,
-        sampler: Sampler,
+        sampler: Sampler | None,
         caches: tuple[Sequence[Tensor], Sequence[Tensor]],
         tables: tuple[NDArray[np.int32], int],
     ) -> None:
@@ -56,7 +57,8 @@ class Runner:
         """Time the parts of every step from now on."""
         trace.watch(self, {"_move": "move blocks", "_forward": "forward", "_sample": "head and sample"})
         trace.watch(self._attention, {"plan": "plan attention", "forward": "attention"})
-        trace.watch(self._sampler, {"sample": "sample"})
+        if self._sampler is not None:
+            trace.watch(self._sampler, {"sample": "sample"})
         self._decoder.watch(trace)
 
     @torch.inference_mode()
@@ -111,11 +113,15 @@ class Runner:
         if len(plan.sample_index) == 0:
             return
         rows = torch.from_numpy(plan.sample_index).to(hidden.device, torch.int64)
-        draw(self._sampler, self._decoder.logits(hidden.index_select(0, rows)), plan, result)
+        logits = self._decoder.logits(hidden.index_select(0, rows))
+        if self._sampler is not None:
+            draw(self._sampler, logits, plan, result)
 
 
-def restart(sampler: Sampler, plan: StepPlan) -> None:
+def restart(sampler: Sampler | None, plan: StepPlan) -> None:
     """Tell the sampler which rows end and which start with this step."""
+    if sampler is None:
+        return
     for row in plan.ended:
         sampler.end(row)
     for start in plan.started:
@@ -138,16 +144,23 @@ def no_result(plan: StepPlan) -> StepResult:
     return StepResult(plan.step, np.zeros((0, 1), np.int32), np.zeros(0, np.int32), 0.0)
 
 
-def prompt_logprobs(decoder: Decoder, sampler: Sampler, plan: StepPlan, hidden: Tensor, result: StepResult) -> None:
-    """Enter the log-probabilities of prompt tokens that the plan asks for. The host waits for them."""
+def prompt_logprobs(
+    decoder: Decoder, sampler: Sampler | None, plan: StepPlan, hidden: Tensor, result: StepResult
+) -> None:
+    """Enter the log-probabilities of prompt tokens that the plan asks for. The host waits for them.
+
+    Without a sampler the logits are computed all the same: other ranks of the group wait for this one's.
+    """
     for want in plan.prompt_rows:
         parts = []
         for begin in range(0, len(want.targets), _PROMPT_ROWS):
             index = beside(want.token_index[begin : begin + _PROMPT_ROWS].astype(np.int64), hidden)
             logits = decoder.logits(hidden.index_select(0, index))
             targets = want.targets[begin : begin + _PROMPT_ROWS]
-            parts.append(sampler.logprobs(logits, targets, want.num_logprobs))
-        result.prompt_logprobs[want.row] = (want.first_position, _joined(parts))
+            if sampler is not None:
+                parts.append(sampler.logprobs(logits, targets, want.num_logprobs))
+        if parts:
+            result.prompt_logprobs[want.row] = (want.first_position, _joined(parts))
 
 
 def draw(sampler: Sampler, logits: Tensor, plan: StepPlan, result: StepResult) -> None:

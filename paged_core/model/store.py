@@ -19,12 +19,14 @@ import torch
 
 from paged_core.model.fused import fused_for
 from paged_core.model.linear import Linear, Linears, PlainLinear
+from paged_core.model.parallel.linear import SummedLinear
 from paged_core.model.weights import expected_shapes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from paged_core.api.model import ModelSpec
+    from paged_core.model.parallel.collective import Collective
     from paged_core.model.place import Place
 
 _QKV = re.compile(r"(layers\.\d+\.attn)\.([qkv])\.(weight|bias)")
@@ -35,8 +37,10 @@ _GATE_UP = re.compile(r"(layers\.\d+\.(?:mlp|moe\.experts\.\d+))\.(gate|up)\.(we
 class WeightStore:
     """Parameters by name. Tensors that already have the right type, device and order are kept without a copy."""
 
-    def __init__(self, spec: ModelSpec, place: Place) -> None:
-        self._spec = spec
+    def __init__(self, spec: ModelSpec, place: Place, collective: Collective | None = None) -> None:
+        """With a `collective`, `spec` describes the rank's part (`local_spec`), and the tensors are cut to it."""
+        self.spec = spec
+        self.collective = collective
         self._dtype, self._device = place.dtype, place.device
         self.linears = Linears(place)
         self.fused = fused_for(place.device, place.dtype)
@@ -59,9 +63,12 @@ class WeightStore:
 
     def _keep(self, name: str, tensor: Tensor) -> None:
         # Gemma multiplies norms in float32: its weights keep the digits that 1 + w has
-        exact = self._spec.norm_in_float32 and name.endswith("norm.weight")
+        exact = self.spec.norm_in_float32 and name.endswith("norm.weight")
         dtype = torch.float32 if exact else self._dtype
-        self._tensors[name] = tensor.to(self._device, dtype).contiguous()
+        kept = tensor.to(self._device, dtype).contiguous()
+        if self.collective is not None and kept.untyped_storage().nbytes() > kept.nbytes:
+            kept = kept.clone()  # the part that was cut out shall not keep the whole
+        self._tensors[name] = kept
 
     def take(self, name: str) -> Tensor:
         """Hand over a parameter that the spec has; the store lets go of it, so that repacking frees the original."""
@@ -74,6 +81,11 @@ class WeightStore:
     def linear(self, name: str, *, exact: bool = False) -> Linear:
         """The linear layer of `name`.weight and, if there is one, `name`.bias. `exact`: never quantised."""
         return self._made.pop(name) if name in self._made else self._make(name, exact)
+
+    def summed_linear(self, name: str) -> Linear:
+        """The same, where a rank has but some of the inputs: what the ranks compute is added up."""
+        part = self.linear(name)
+        return part if self.collective is None else SummedLinear(part, self.collective)
 
     def _make(self, name: str, exact: bool = False) -> Linear:
         make = PlainLinear if exact and self.linears.quantized else self.linears.make
@@ -90,7 +102,7 @@ class WeightStore:
 
     def _part(self, name: str) -> Tensor | None:
         """The piece of a fused parameter that `name` fills, or None."""
-        spec = self._spec
+        spec = self.spec
         if match := _QKV.fullmatch(name):
             q, kv = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
             begin, rows = {"q": (0, q), "k": (q, kv), "v": (q + kv, kv)}[match[2]]
@@ -106,7 +118,7 @@ class WeightStore:
 
     def _rows(self, fused: str, total: int, begin: int, rows: int) -> Tensor:
         if fused not in self._tensors:
-            shape = (total, self._spec.hidden_size) if fused.endswith("weight") else (total,)
+            shape = (total, self.spec.hidden_size) if fused.endswith("weight") else (total,)
             self._tensors[fused] = torch.empty(shape, dtype=self._dtype, device=self._device)
         return self._tensors[fused][begin : begin + rows]
 

@@ -44,15 +44,15 @@ class OnDevice:
         accelerator = FakeAccelerator(len(self.made), is_eager=True)
         accelerator.refuses_capture = self.refuses_capture
         executor = LocalExecutor(dataclasses.replace(need, attn_required=frozenset()), plugins, accelerator)
-        executor._need = dataclasses.replace(need, attn_required=self.required, enforce_eager=self.eager)
-        attention_need = dataclasses.replace(executor._attention_need, required=self.required)
-        executor._attention = DeviceAttention(attention_need, accelerator)
+        executor._resident._need = dataclasses.replace(need, attn_required=self.required, enforce_eager=self.eager)
+        attention_need = dataclasses.replace(executor._resident._attention_need, required=self.required)
+        executor._resident._attention = DeviceAttention(attention_need, accelerator)
         self.made.append(executor)
         return executor
 
     @property
     def runner(self) -> DeviceRunner:
-        return self.made[-1]._runner
+        return self.made[-1]._resident._runner
 
     @property
     def num_replays(self) -> int:
@@ -139,7 +139,7 @@ def test_the_plain_runner_takes_two_steps_as_well(model, plain, monkeypatch, par
 
 def test_attention_plans_every_step_also_those_that_are_replayed(model, on_device):
     def look():
-        return on_device.made[-1]._attention.num_plans, len(on_device.runner._graphs)
+        return on_device.made[-1]._resident._attention.num_plans, len(on_device.runner._graphs)
 
     _, stats, (plans, graphs) = answers(model, look=look)
     assert plans == stats.num_steps + graphs
@@ -150,7 +150,7 @@ def test_attention_is_told_of_prefixes_that_sequences_share(model, on_device):
     with LLM(model, attn="attn_torch", num_blocks=128, block_size=4, max_num_seqs=8) as llm:
         branches = SamplingParams(n=4, temperature=1.0, seed=1, max_tokens=12, ignore_eos=True)
         llm.generate(["in the beginning there was nothing and"], branches, use_tqdm=False)
-        assert on_device.made[-1]._attention.num_shared > 5
+        assert on_device.made[-1]._resident._attention.num_shared > 5
 
 
 def test_branches_and_beams_and_prompt_logprobs_are_the_same(model, on_device, monkeypatch):

@@ -47,7 +47,7 @@ class StartsRowsEarly(Overlapped):
 
     def submit(self, plan: StepPlan) -> Ticket:
         ticket = super().submit(plan)
-        sampler = self.inner._runner._sampler  # type: ignore[attr-defined]
+        sampler = self.inner._resident._runner._sampler  # type: ignore[attr-defined]
         for row in plan.ended:
             sampler.end(row)
         for start in plan.started:
@@ -61,7 +61,7 @@ class MovesEarly(Overlapped):
 
     def submit(self, plan: StepPlan) -> Ticket:
         ticket = super().submit(plan)
-        self.inner._runner._move(plan)  # type: ignore[attr-defined]
+        self.inner._resident._runner._move(plan)  # type: ignore[attr-defined]
         ticket.plan = replace(plan, copies=[], swap_out=[], swap_in=[])
         return ticket
 
@@ -75,8 +75,10 @@ def on_fake_device(need: ExecutorNeed, plugins: PluginRegistry) -> Executor:
 
     device, captured = FakeAccelerator(is_eager=True), frozenset({"graphs", "fused_rope"})
     executor = LocalExecutor(need, plugins, device)
-    executor._need = replace(need, attn_required=captured)
-    executor._attention = DeviceAttention(replace(executor._attention_need, required=captured), device)
+    executor._resident._need = replace(need, attn_required=captured)
+    executor._resident._attention = DeviceAttention(
+        replace(executor._resident._attention_need, required=captured), device
+    )
     return executor
 
 

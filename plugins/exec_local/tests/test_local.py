@@ -13,6 +13,7 @@ from paged_core.engine.assemble import assemble, load_settings
 from paged_core.engine.hardware import kv_bytes
 from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.model.device_runner import DeviceRunner
+from paged_core.model.resident import Resident
 from paged_core.model.spec import spec_from_hf
 from paged_core.testing.accelerator import FakeAccelerator
 from paged_core.testing.build import default_plugins
@@ -89,7 +90,7 @@ def started(model, accelerator, **changes):
 def test_an_accelerators_host_pool_is_pinned_until_the_end(tmp_path):
     device = FakeAccelerator(is_eager=True)
     executor = started(write_tiny_llama(tmp_path / "t"), device)
-    here, host = executor._runner._caches
+    here, host = executor._resident._runner._caches
     assert all(device.is_pinned(cache) for cache in host)
     assert not any(device.is_pinned(cache) for cache in here)
     assert executor.max_in_flight == 2
@@ -102,7 +103,7 @@ def test_a_host_pool_that_cannot_be_pinned_stays_as_it_is_and_says_why(tmp_path,
     device = FakeAccelerator(is_eager=True)
     device.pins_left = 1
     executor = started(write_tiny_llama(tmp_path / "t"), device)
-    assert not any(device.is_pinned(cache) for cache in executor._runner._caches[1])
+    assert not any(device.is_pinned(cache) for cache in executor._resident._runner._caches[1])
     assert "the host's KV pool stays pageable, swaps will be slow: this device pins no more" in caplog.text
     executor.close()
 
@@ -128,7 +129,7 @@ def test_a_gpu_too_small_is_told_with_the_way_out(tmp_path, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(LocalExecutor, "_cache", full)
+    monkeypatch.setattr(Resident, "_cache", full)
     with pytest.raises(ConfigError, match=r"too little memory for the weights of .* and 8 KV blocks: lower"):
         started(write_tiny_llama(tmp_path / "t"), FakeAccelerator(is_eager=True))
 
