@@ -242,6 +242,13 @@ class Allocator(ABC):
     def stats(self) -> BlockStats:
         """A snapshot; cheap enough for every step."""
 
+    def held_slots(self, rows: NDArray[np.int32], computed: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Slots set aside for each of `rows`, resident on the device with `computed` tokens each; int [rows].
+
+        Simulations split memory by it. The default is what law 3 says; who reserves ahead answers for itself.
+        """
+        return -(-computed // self.block_size) * self.block_size
+
     def marks(self) -> BlockMarks | None:
         """Every block's state between steps, for a map of the pool; cheap enough for a few times a second.
 

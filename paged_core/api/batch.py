@@ -26,6 +26,7 @@ class RowStart(NamedTuple):
     """The sampler must (re)start its state for `row`: at admission, and whenever its own history may be off.
 
     `branch` and `seed` make the draws: they depend on (seed, branch, position) and on nothing else (law 16).
+    `true_output_len`: output tokens after which a simulated model ends; None where a model decides itself.
     """
 
     row: int
@@ -34,6 +35,7 @@ class RowStart(NamedTuple):
     branch: int
     prompt: NDArray[np.int32]  # [prompt tokens]
     output: NDArray[np.int32]  # [output tokens so far]
+    true_output_len: int | None = None
 
 
 class PromptRows(NamedTuple):

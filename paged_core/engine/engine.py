@@ -16,8 +16,10 @@ from paged_core.engine.survey import Focus, PoolSurvey, survey
 from paged_core.errors import EngineDeadError, PagedError, PluginContractError, RequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from paged_core.api.allocator import BlockStats
+    from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.clock import Clock
     from paged_core.api.executor import Executor, Ticket
     from paged_core.api.loader import Tokenizer
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from paged_core.engine.tallies import TallySheet
     from paged_core.engine.view import LedgerView
     from paged_core.tracing import Trace
+
+    StepWatcher = Callable[[StepPlan, StepResult, Ledger, BlockStats], None]
 
 log = logging.getLogger("paged_core.engine")
 
@@ -60,6 +64,7 @@ class Engine:
         self._accounts = Accounts()
         self._idle_since: float | None = None
         self._dead: BaseException | None = None
+        self._watcher: StepWatcher | None = None
 
     # -- requests -------------------------------------------------------------------------------------------------
 
@@ -156,7 +161,7 @@ class Engine:
         self._tickets.popleft()  # not before: whoever interrupts the wait finds the step still in flight
         self._clock.advance(result.elapsed_s)
         self._ledger.commit(plan, result)
-        self._account(plan.num_tokens)
+        self._account(plan, result)
         outputs = self._done(self._emitter.emit(plan, result, self._clock.now()))
         self._accounts.busy_s += self._clock.now() - begin
         return outputs
@@ -208,9 +213,12 @@ class Engine:
         self._clock.sleep_until(view.now + _IDLE_PAUSE_S)
         return []
 
-    def _account(self, num_tokens: int) -> None:
+    def _account(self, plan: StepPlan, result: StepResult) -> None:
         self._idle_since = None
-        self._accounts.step(num_tokens, self._ledger.allocator.stats())
+        blocks = self._ledger.allocator.stats()
+        self._accounts.step(plan.num_tokens, blocks)
+        if self._watcher is not None:
+            self._watcher(plan, result, self._ledger, blocks)
         if self.facts.audit:
             self._ledger.allocator.check()
 
@@ -273,6 +281,10 @@ class Engine:
         trace.watch(self._ledger, {"view": "view", "apply": "apply", "advance": "advance", "commit": "commit"})
         trace.watch(self._executor, {"submit": "submit", "collect": "collect"})
         trace.watch(self._emitter, {"emit": "emit and detokenise"})
+
+    def observe(self, watcher: StepWatcher) -> None:
+        """Call `watcher` with every step from now on: committed, and nobody who ended with it removed yet."""
+        self._watcher = watcher
 
     def check(self) -> None:
         """Assert the allocator's laws, and that an idle engine holds nothing. Raises PluginContractError."""

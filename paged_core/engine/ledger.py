@@ -240,7 +240,7 @@ class Ledger:
         request = seq.request
         seed = branch_seed(self._seeds[request.id], seq.index)
         prompt, output = np.split(seq.token_ids.copy(), [len(request.prompt_token_ids)])
-        return RowStart(seq.row, request.params.for_sampler(), seed, 0, prompt, output)
+        return RowStart(seq.row, request.params.for_sampler(), seed, 0, prompt, output, request.true_output_len)
 
     def _grow_decodes(self, rows: NDArray[np.int32], seqs: list[Sequence], moves: Moves) -> NDArray[np.int32]:
         copies = self.allocator.grow_decodes(seqs, rows)

@@ -1,0 +1,70 @@
+"""Devices: what well-known accelerators can do, from their makers' data sheets (dense 16-bit numbers, without sparsity)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from paged_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device, and what of its numbers software reaches.
+
+    memory_bytes      all of it
+    bytes_per_s       memory bandwidth, by data sheet
+    ops_per_s         16-bit products with 32-bit sums, by data sheet
+    link_bytes_per_s  to the next device, one way: what an all-reduce passes through
+    read_share, ops_share   of bandwidth and operations that real kernels reach
+    step_s, layer_s   what every step and every layer of it takes on top: launches, scheduling, small kernels
+    usable_share      of the memory that weights, pool and working memory may take together
+    """
+
+    name: str
+    memory_bytes: int
+    bytes_per_s: float
+    ops_per_s: float
+    link_bytes_per_s: float
+    read_share: float = 0.8
+    ops_share: float = 0.6
+    step_s: float = 2e-3
+    layer_s: float = 4e-5
+    usable_share: float = 0.9
+
+
+DEVICES: Mapping[str, Device] = {
+    device.name: device
+    for device in (
+        # The engine that the published coefficients were fitted on spent about 0.14 ms a layer (Python, no graphs)
+        Device("a100-40gb", 40 * GIB, 1.555e12, 312e12, 300e9, layer_s=1.4e-4),
+        Device("a100-80gb", 80 * GIB, 2.039e12, 312e12, 300e9, layer_s=1.4e-4),
+        Device("h100-80gb", 80 * GIB, 3.35e12, 989e12, 450e9),
+        Device("h200", 141 * 10**9, 4.8e12, 989e12, 450e9),
+        Device("l4", 24 * GIB, 300e9, 121e12, 16e9),
+    )
+}
+"""By name."""
+_SHORT = {
+    "a100-40g": "a100-40gb",
+    "a100-80g": "a100-80gb",
+    "a100": "a100-80gb",
+    "h100": "h100-80gb",
+    "h100-80g": "h100-80gb",
+}
+
+
+def find_device(name: str) -> Device:
+    """The device of that name; `a100-40g` is as good as `a100-40gb`. ConfigError for an unknown one."""
+    wanted = _SHORT.get(name.lower(), name.lower())
+    if wanted not in DEVICES:
+        close = get_close_matches(wanted, DEVICES, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ConfigError(f"there is no device {name!r}{hint} Known are {', '.join(DEVICES)}")
+    return DEVICES[wanted]
