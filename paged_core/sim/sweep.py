@@ -1,0 +1,123 @@
+"""Sweep: every system at every rate, on the same requests; in as many processes as asked for."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any
+
+from paged_core.sim.measures import WARMUP, Window, measure
+from paged_core.workload.plan import Workload, plan_of
+from paged_core.workload.traces import mean_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from paged_core.bench.serve.figures import Slo
+    from paged_core.sim.measures import Measures
+    from paged_core.sim.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the systems are given, and how it is judged.
+
+    workload        the requests; a seed draws the same ones at every rate, closer together or further apart
+    sampling        `n`, `beam_width` and what else a request asks for
+    claimed_tokens  the `max_tokens` that requests announce; None: what they will really need
+    until           seconds of virtual time after which a run ends; None: when the last request has its answer
+    warmup          share of the time of arrivals that figures leave out
+    """
+
+    workload: Workload
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    claimed_tokens: int | None = None
+    until: float | None = None
+    warmup: float = WARMUP
+    slo: Slo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One system at one rate: its figures, and what finding them took.
+
+    rate           requests a second; a trace's own where none was asked for
+    num_left_out   requests of a trace that are longer than the model's context
+    num_steps      of the engine, with `num_rows` sequences in them all together
+    took_s         real seconds
+    """
+
+    name: str
+    rate: float
+    measures: Measures
+    source: str
+    num_left_out: int
+    num_steps: int
+    num_rows: int
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    name: str
+    system: System
+    load: Load
+    rate: float | None
+
+
+def run(
+    systems: Mapping[str, System],
+    load: Load,
+    rates: Sequence[float | None] = (None,),
+    jobs: int = 1,
+    progress: Callable[[Point], None] = lambda point: None,
+) -> list[Point]:
+    """A point for every system (by its name) and rate, systems first; None takes a trace's own rate.
+
+    `progress` is told of each as it is done. What a run raises is raised here, ConfigError among it.
+    """
+    tasks = [_Task(name, system, load, rate) for name, system in systems.items() for rate in rates]
+    found = []
+    for point in _points(tasks, min(jobs, len(tasks))):
+        progress(point)
+        found.append(point)
+    return found
+
+
+def _points(tasks: Sequence[_Task], jobs: int) -> Iterable[Point]:
+    if jobs <= 1:
+        return map(_point, tasks)
+    return _in_processes(tasks, jobs)
+
+
+def _in_processes(tasks: Sequence[_Task], jobs: int) -> Iterator[Point]:
+    # Fresh processes: a fork of one that has started compute threads may hang.
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(_point, tasks)
+
+
+def _point(task: _Task) -> Point:
+    from paged_core.sim.simulation import simulate
+
+    load, begun = task.load, time.perf_counter()
+    plan = plan_of(load.workload, task.rate)
+    outcome = simulate(
+        task.system,
+        plan.rows,
+        sampling=load.sampling,
+        claimed_tokens=load.claimed_tokens,
+        until=load.until,
+        seed=load.workload.seed,
+    )
+    return Point(
+        name=task.name,
+        rate=mean_rate(plan.rows) if task.rate is None else task.rate,
+        measures=measure(outcome, load.slo, Window.of(outcome, load.warmup)),
+        source=plan.source,
+        num_left_out=plan.num_too_long,
+        num_steps=len(outcome.steps.begin_s),
+        num_rows=int(outcome.steps.num_seqs.sum()),
+        took_s=time.perf_counter() - begun,
+    )

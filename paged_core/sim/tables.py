@@ -1,0 +1,123 @@
+"""Tables of a comparison: latency, memory, and the rate that each system carries."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from paged_core.bench.report import Cell, Column, Table
+from paged_core.sim.capacity import LIMIT_S, capacity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paged_core.bench.serve.figures import Quantiles
+    from paged_core.sim.sweep import Point
+
+_WHO = (Column("system", "system"), Column("rate", "rate", ".4g"))
+_SHOWN = ("p50", "p90", "p99")
+_LATENCY = (
+    *_WHO,
+    Column("num_requests", "requests", ","),
+    Column("num_unfinished", "unfinished", ","),
+    Column("normalized_s", "s/token", ".4f"),
+    Column("normalized_p90_s", "p90", ".4f"),
+    *(
+        Column(f"{what}_{q}_s", f"{what.upper()} {q}", ".3f")
+        for what in ("ttft", "tpot")
+        for q in ("p50", "p90", "p99")
+    ),
+    Column("itl_p99_s", "ITL p99", ".3f"),
+    Column("e2e_p50_s", "E2E p50", ".2f"),
+    Column("requests_per_s", "requests/s", ".3f"),
+    Column("output_per_s", "tok/s", ",.1f"),
+    Column("goodput_per_s", "goodput/s", ".3f"),
+    Column("good_share", "in SLO", ".1%"),
+)
+_MEMORY = (
+    *_WHO,
+    Column("batch", "batch", ".2f"),
+    Column("sequences", "branches", ".2f"),
+    Column("waiting", "waiting", ".1f"),
+    Column("busy", "busy", ".0%"),
+    Column("token", "token", ".1%"),
+    Column("reserved", "reserved", ".1%"),
+    Column("internal", "internal", ".1%"),
+    Column("rest", "free, external", ".1%"),
+    Column("waste", "waste", ".1%"),
+    Column("saved", "shared", ".1%"),
+    Column("cached", "prefix hits", ".1%"),
+    Column("preemptions", "preempted", ","),
+)
+_CAPACITY = (
+    Column("system", "system"),
+    Column("rate", "requests/s", ".3g"),
+    Column("bound", "which is"),
+    Column("ratio", "of the first", ".2f"),
+)
+
+
+def tables_of(points: Sequence[Point], limit_s: float = LIMIT_S) -> list[Table]:
+    """Latency and memory of every system at every rate, and what each carries at `limit_s` where rates are several."""
+    found = [_latency(points), _memory(points)]
+    if len({point.rate for point in points}) > 1:
+        found.append(_capacities(points, limit_s))
+    return found
+
+
+def _latency(points: Sequence[Point]) -> Table:
+    table = Table("Latency in seconds, and throughput", _LATENCY)
+    for point in points:
+        of = point.measures
+        table.add(
+            point.name,
+            _finite(point.rate),
+            of.num_requests,
+            of.num_requests - of.num_finished,
+            _quantile(of.normalized, "mean"),
+            _quantile(of.normalized, "p90"),
+            *(_quantile(times, q) for times in (of.ttft, of.tpot) for q in _SHOWN),
+            _quantile(of.itl, "p99"),
+            _quantile(of.e2e, "p50"),
+            of.requests_per_s,
+            of.output_per_s,
+            of.goodput_per_s,
+            of.good_share,
+        )
+    if any(not point.measures.all_finished for point in points):
+        table.notes.append("Unfinished requests count with the time they have waited: a lower bound.")
+    return table
+
+
+def _memory(points: Sequence[Point]) -> Table:
+    table = Table("Means over time: requests that run, and where the pool's slots are", _MEMORY)
+    for point in points:
+        of, memory = point.measures, point.measures.memory
+        split = (memory.token, memory.reserved, memory.internal, memory.rest)
+        waste = None if math.isnan(memory.token_of_held) else 1 - memory.token_of_held
+        counts = (of.batch, of.sequences, of.waiting, of.busy)
+        table.add(point.name, _finite(point.rate), *counts, *split, waste, of.saved, of.cached, of.preemptions)
+    table.notes.append("waste: of the slots that requests hold, those without a token.")
+    return table
+
+
+def _capacities(points: Sequence[Point], limit_s: float) -> Table:
+    table = Table(f"Capacity: the rate at which the mean normalized latency passes {limit_s:g} s/token", _CAPACITY)
+    names = list(dict.fromkeys(point.name for point in points))
+    found = [
+        capacity([(point.rate, point.measures.latency) for point in points if point.name == name], limit_s)
+        for name in names
+    ]
+    for name, one in zip(names, found, strict=True):
+        exact = not one.bound and not found[0].bound
+        table.add(name, _finite(one.rate), one.bound or "it", one.rate / found[0].rate if exact else None)
+    return table
+
+
+def _quantile(times: Quantiles | None, which: str) -> float | None:
+    return None if times is None else float(getattr(times, which))
+
+
+def _finite(rate: float) -> Cell:
+    """JSON has no infinity."""
+    return rate if math.isfinite(rate) else "inf"
