@@ -81,7 +81,8 @@ def test_every_provider_field_and_method_is_listed(page):
     assert len(rows) == len(Provider.__annotations__)
     for name in ("probe", "create", "missing_capabilities"):
         assert f"`{signature(name, getattr(Provider, name))}`" in page
-    assert f"`{signature('plugins.create', PluginRegistry.create)}`" in page
+    for name in ("create", "recipe"):
+        assert f"`{signature(f'plugins.{name}', getattr(PluginRegistry, name))}`" in page
     assert f"`Fit({', '.join(field.name for field in fields(Fit))})`" in page
 
 

@@ -67,14 +67,29 @@ class PluginSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How another process makes the registry of this one: `bootstrap(Settings.model_construct(**recipe.settings))`.
+
+    `versions` of the distributions by provider name, so that the other process can see whether it has the same.
+    """
+
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+
 class PluginRegistry(Protocol):
-    """What `create` may ask of the registry: another backend by name (wrappers do)."""
+    """What `create` may ask of the registry: another backend by name (wrappers do), or the registry's recipe."""
 
     def create(self, kind: str, name: str, need: Any) -> Any:
         """Create the backend `name` of `kind` with the user's settings for it.
 
         Raises UnknownPluginError, PluginUnfitError or PluginLoadError.
         """
+        ...
+
+    def recipe(self) -> Recipe:
+        """For executors that run elsewhere: every process loads plugins itself, by the same function."""
         ...
 
 

@@ -68,7 +68,13 @@ def load_plugins(
     for problem in (*problems, *shelf.problems):
         logger.warning("%s", problem)
     _check_tables(tables or {}, sources, shelf)
-    return Plugins(shelf.manager, shelf.records, shelf.faults, shelf.hosts, tables or {})
+    settings = {
+        "disable_plugins": tuple(disabled),
+        "plugin_autoload": autoload,
+        "plugin_modules": tuple(modules),
+        "plugins": tables or {},
+    }
+    return Plugins(shelf.manager, shelf.records, shelf.faults, shelf.hosts, settings)
 
 
 class _Shelf:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from paged_core.api.provider import KINDS, Fit, KindInfo, PluginSettings
+from paged_core.api.provider import KINDS, Fit, KindInfo, PluginSettings, Recipe
 from paged_core.errors import (
     ConfigError,
     PagedError,
@@ -48,13 +48,15 @@ class Plugins:
         records: Sequence[Record],
         faults: Sequence[Fault],
         hosts: Sequence[Source],
-        tables: Mapping[str, Mapping[str, Any]],
+        settings: Mapping[str, Any],
     ) -> None:
+        """`settings`: those of `Settings` that say what is loaded; `plugins` among them has the tables."""
         self.records: Mapping[str, Record] = MappingProxyType({record.name: record for record in records})
         self.faults = tuple(faults)
         self.hosts = tuple(hosts)
         self._manager = manager
-        self._tables = tables
+        self._settings = settings
+        self._tables: Mapping[str, Mapping[str, Any]] = settings["plugins"]
         self._is_shut_down = False
 
     def of_kind(self, kind: str) -> list[Record]:
@@ -103,6 +105,10 @@ class Plugins:
             return record.provider.Settings.model_validate(table if record.alone else table.get(record.name, {}))
         except ValidationError as error:
             raise ConfigError("\n".join(_explain(detail, path, record) for detail in error.errors())) from error
+
+    def recipe(self) -> Recipe:
+        """What another process needs to load the same."""
+        return Recipe(self._settings, {name: record.version for name, record in self.records.items()})
 
     def check(self) -> None:
         """The strict switch: raises PluginLoadError naming every broken plugin; the first one's cause is chained."""
