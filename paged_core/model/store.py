@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paged_core.model.fused import fused_for
-from paged_core.model.linear import Linear, Linears, PlainLinear
+from paged_core.model.linear import Linear, Linears, PlainLinear, Product
 from paged_core.model.parallel.linear import SummedLinear
 from paged_core.model.weights import expected_shapes
 
@@ -82,7 +82,7 @@ class WeightStore:
         """The linear layer of `name`.weight and, if there is one, `name`.bias. `exact`: never quantised."""
         return self._made.pop(name) if name in self._made else self._make(name, exact)
 
-    def summed_linear(self, name: str) -> Linear:
+    def summed_linear(self, name: str) -> Product:
         """The same, where a rank has but some of the inputs: what the ranks compute is added up."""
         part = self.linear(name)
         return part if self.collective is None else SummedLinear(part, self.collective)

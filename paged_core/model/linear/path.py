@@ -14,7 +14,15 @@ if TYPE_CHECKING:
     from paged_core.model.place import Place
 
 
-class Linear(Protocol):
+class Product(Protocol):
+    """Rows in, rows out."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[rows, in] -> [rows, out]."""
+        ...
+
+
+class Linear(Product, Protocol):
     """x @ weight.T + bias; the weight's own form is the path's affair."""
 
     name: ClassVar[str]
@@ -26,8 +34,4 @@ class Linear(Protocol):
     @classmethod
     def lacks(cls, place: Place) -> str:
         """Why this path cannot serve a model at `place`, or "" if it can."""
-        ...
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out]."""
         ...

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from paged_core.model.parallel.shard import Shard
 
-_NARROW = (torch.bfloat16, torch.float16)
-
 
 class Collective(Protocol):
     """One rank's end of the group. All ranks call the same in the same order with tensors of the same shape and type.
@@ -49,9 +47,10 @@ class Collective(Protocol):
 class TorchCollective:
     """Over a process group of torch.distributed, of its own or handed in: never the process's default one.
 
-    A CPU adds up in float32 whatever the type, and rounds once: gloo would round bfloat16 at every rank, which makes
-    sums of three ranks half as exact again (errors up to 0.023 instead of 0.015 on normal values). NCCL gets the
-    tensors as they are.
+    On a CPU ranks send each other what they have, and each adds up in the order of ranks, in float32, and rounds once.
+    gloo's own sum rounds bfloat16 at every rank, and its order depends on where in the tensor a number lies: a row's
+    result would depend on its neighbours. For the few rows of a decoding step it also takes longer, for every number
+    goes round twice. NCCL adds up by itself, in an order of its own choice.
     """
 
     def __init__(self, group: Any) -> None:
@@ -70,14 +69,23 @@ class TorchCollective:
         return self._size
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Add up every rank's `x`, in place; returns it."""
+        """Add up every rank's `x` [rows, size], in place; returns it."""
+        if x.device.type == "cpu":
+            return x.copy_(self._sum(x.contiguous()))
         with _told_of_lost_ranks(self._rank, self._size):
-            if x.dtype in _NARROW and x.device.type == "cpu":
-                wide = x.float()
-                self._group.allreduce([wide]).wait()
-                return x.copy_(wide)
             self._group.allreduce([x]).wait()
-            return x
+        return x
+
+    def _sum(self, x: Tensor) -> Tensor:
+        """float32."""
+        parts = x.new_empty((self._size * len(x), *x.shape[1:]))
+        with _told_of_lost_ranks(self._rank, self._size):
+            self._group._allgather_base(parts, x).wait()
+        first, *others = parts.view(self._size, *x.shape).unbind()
+        total = first.float()
+        for other in others:
+            total += other
+        return total
 
     def gather_logits(self, local: Tensor) -> Tensor | None:
         """Every rank's `local` [rows, tokens] side by side on rank 0; None on the others."""
@@ -91,23 +99,30 @@ class TorchCollective:
         return torch.cat(parts, dim=1) if parts else None
 
 
-def join(store: Store, shard: Shard, device: torch.device, timeout_s: float) -> TorchCollective:
+def join(
+    store: Store, shard: Shard, device: torch.device, timeout_s: float, address: str = "127.0.0.1"
+) -> TorchCollective:
     """Meet the other ranks at `store` and form a group with them: gloo for a CPU, NCCL for a GPU.
 
-    Nobody waits longer than `timeout_s`, neither here nor later. Raises EngineDeadError when the others do not come,
-    ConfigError where this torch was built without what `device` needs.
+    `address`: where the others reach this rank, for gloo, which listens there and nowhere else. Nobody waits longer
+    than `timeout_s`, neither here nor later. Raises EngineDeadError when the others do not come, ConfigError where this
+    torch was built without what `device` needs.
     """
-    import torch.distributed as dist
+    from torch import distributed
 
+    dist: Any = distributed  # its annotations lack the options
     limit = timedelta(seconds=timeout_s)
     with _told_of_lost_ranks(shard.rank, shard.size):
         if device.type == "cpu":
-            return TorchCollective(dist.ProcessGroupGloo(store, shard.rank, shard.size, limit))
+            gloo = dist.ProcessGroupGloo._Options()
+            gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+            gloo._timeout = limit
+            return TorchCollective(dist.ProcessGroupGloo(store, shard.rank, shard.size, gloo))
         if not dist.is_nccl_available():
             raise ConfigError(f"this torch {torch.__version__} was built without NCCL, which ranks on GPUs need")
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = limit
-        return TorchCollective(dist.ProcessGroupNCCL(store, shard.rank, shard.size, options))
+        nccl = dist.ProcessGroupNCCL.Options()
+        nccl._timeout = limit
+        return TorchCollective(dist.ProcessGroupNCCL(store, shard.rank, shard.size, nccl))
 
 
 @contextmanager
