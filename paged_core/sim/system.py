@@ -40,6 +40,7 @@ class System:
     num_host_blocks  None: as many as num_blocks
     max_model_len    None: the model's longest
     plugins          settings tables by plugin id, as in paged.toml
+    plugin_modules   plugins to load besides the installed ones, as for --plugin
     """
 
     model: str = "opt-13b"
@@ -58,6 +59,7 @@ class System:
     chunked_prefill: bool = True
     prefix_cache: bool = False
     plugins: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    plugin_modules: tuple[str, ...] = ()
 
     def build(self, clock: VirtualClock, seed: int = 0) -> Engine:
         """The real engine around exec_sim. ConfigError for what does not exist or fit."""
@@ -72,7 +74,7 @@ class System:
         find_device(self.device)
         mine = {"device": self.device, "num_devices": self.num_devices, "cost": self.cost}
         tables = {**self.plugins, EXECUTOR: {**mine, **self.plugins.get(EXECUTOR, {})}}
-        return bootstrap(Settings.load(plugins=tables))
+        return bootstrap(Settings.load(plugins=tables, plugin_modules=self.plugin_modules))
 
     def _executor_need(self) -> ExecutorNeed:
         spec = find_model(self.model)
