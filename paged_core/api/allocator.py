@@ -245,7 +245,9 @@ class Allocator(ABC):
     def held_slots(self, rows: NDArray[np.int32], computed: NDArray[np.int32]) -> NDArray[np.int32]:
         """Slots set aside for each of `rows`, resident on the device with `computed` tokens each; int [rows].
 
-        Simulations split memory by it. The default is what law 3 says; who reserves ahead answers for itself.
+        At least `computed`. Simulations split memory by it: what a row holds beyond its tokens waits for more of them,
+        or for ever. The default is what law 3 says. Who reserves ahead answers for itself, with what was asked for:
+        slots that a run has beyond that because it was rounded up are lost like those between runs (paper, Fig. 2).
         """
         return -(-computed // self.block_size) * self.block_size
 

@@ -189,9 +189,9 @@ class RunAllocator(Allocator):
         found += [run for row in rows for run in self.held.get(row, ())]
         return found + (self.spares.get(group.id, []) if len(rows) == self._members.get(group.id) else [])
 
-    def extents(self) -> NDArray[np.int32]:
-        """Slots that each row asked for."""
-        return self.asked
+    def held_slots(self, rows: NDArray[np.int32], computed: NDArray[np.int32]) -> NDArray[np.int32]:
+        """What each row asked for. What its run was rounded up by is nobody's: lost, as free pieces are."""
+        return np.maximum(self.asked[rows], computed)
 
     def stats(self) -> BlockStats:
         """A snapshot. Waste is every slot of a run that holds no token, runs of branches to come included."""

@@ -74,11 +74,13 @@ class Steps:
     num_waiting          requests that are neither running nor preempted
     num_preempted        requests that are preempted
     prefill_tokens, decode_tokens   computed in the step
-    used_slots           slots of blocks that some sequence holds: token + reserved + internal
+    used_slots           slots of blocks that some sequence holds: token + reserved + internal, and what an allocator
+                         that reserves ahead rounded up
     token_slots          slots that hold a token's keys and values
     reserved_slots       slots that the request which holds them will fill later
-    internal_slots       slots held and never to be filled
-    total_slots          slots of the pool; what is not used is free, or lost between the holders
+    internal_slots       slots that a request asked for and will never fill
+    total_slots          slots of the pool; those of no kind above are free or lost to rounding (the paper's "external
+                         fragmentation and others")
     saved_blocks         references to blocks beyond each one's first: what sharing saves
     """
 

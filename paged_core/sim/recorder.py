@@ -63,7 +63,7 @@ class StepRecorder:
             num_tokens - decodes,
             decodes,
             used,
-            used - reserved - internal,
+            used - blocks.tail_waste_slots,
             reserved,
             internal,
             blocks.total * self._block_size,
