@@ -11,7 +11,7 @@ import numpy as np
 from paged_core.errors import ConfigError
 from paged_core.workload.arrivals import arrival_times
 from paged_core.workload.lengths import Lengths, alpaca, arrivals_of, constant, read_lengths, sharegpt
-from paged_core.workload.traces import at_rate, mean_rate, read_trace, scaled_lengths, shifted
+from paged_core.workload.traces import at_rate, mean_rate, read_trace, scaled_lengths, shifted, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +34,7 @@ class Workload:
     lengths         `sharegpt`, `alpaca`, `fixed`, or a CSV file of prompt_tokens and output_tokens
     fixed           (prompt, output) tokens of `fixed`
     trace           a file of arrivals; then lengths come from it, and a rate stretches its time axis
+    slice_s         only a trace's requests from the first to the second of these, in its own seconds
     length_factor   all lengths of a trace times this
     burstiness      shape of gamma-distributed gaps
     num_requests    at most so many a rate
@@ -45,6 +46,7 @@ class Workload:
     lengths: str = "sharegpt"
     fixed: tuple[int, int] = (128, 128)
     trace: Path | None = None
+    slice_s: tuple[float, float] | None = None
     length_factor: float = 1.0
     burstiness: float = 1.0
     num_requests: int = 100
@@ -94,6 +96,9 @@ def _traced(workload: Workload) -> tuple[list[Arrival], str]:
     assert workload.trace is not None
     rows = read_trace(workload.trace)
     source = f"trace {workload.trace.name}"
+    if workload.slice_s is not None:
+        begin_s, end_s = workload.slice_s
+        rows, source = window(rows, begin_s, end_s), f"{source} from {begin_s:g} to {end_s:g} s"
     if workload.length_factor != 1:
         rows, source = scaled_lengths(rows, workload.length_factor), f"{source}, lengths x {workload.length_factor:g}"
     return rows, source

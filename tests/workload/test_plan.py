@@ -113,3 +113,9 @@ def test_nothing_to_offer_is_said_with_its_reason(trace: Path, tmp_path: Path) -
         plan_of(Workload("fixed", most_tokens=255), 1.0)
     with pytest.raises(ConfigError, match="is no file of prompt_tokens"):
         plan_of(Workload(str(tmp_path / "absent")), 1.0)
+
+
+def test_a_slice_of_a_trace_begins_at_zero(trace: Path) -> None:
+    plan = plan_of(Workload(trace=trace, slice_s=(1.0, 4.0)), None)
+    assert [(row.at_s, row.prompt_tokens) for row in plan.rows] == [(0, 20), (1, 300)]
+    assert plan.source == "trace small.csv from 1 to 4 s"
