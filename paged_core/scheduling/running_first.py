@@ -10,7 +10,7 @@ from paged_core.api.request import Group, GroupState
 from paged_core.api.scheduler import Decision, Run, Scheduler, SchedulerNeed, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Set
+    from collections.abc import Iterable, Iterator, Set
 
 _ORDER = "running_first.order"  # note: how many groups were admitted before; breaks ties of arrival
 
@@ -40,12 +40,24 @@ class RunningFirst(Scheduler):
             self.squeeze(view, plan, set(view.running))
         return plan
 
+    def rank(self, group: Group) -> tuple[float, int]:
+        """Who is served first when not all can be: the least. By age."""
+        return age(group)
+
     @abstractmethod
     def line(self, view: View) -> Iterable[Group]:
         """Preempted and waiting groups in the order in which they may enter; asking for the next: the last one did.
 
         The first that does not fit whole stops everyone behind it.
         """
+
+    def later(self, group: Group) -> int:
+        """Blocks that must stay free for `group` beyond what it lacks now: one for each branch still to be forked."""
+        return max(0, group.num_reserved_rows - len(group.sequences))
+
+    def promised(self, view: View) -> int:
+        """`later` of all who run; whoever decodes has forked."""
+        return sum(self.later(group) for group in view.prefilling)
 
     def run(self, view: View, plan: Decision, group: Group, budget: int) -> int:
         """Add what fits of `group` to `plan`; its tokens, 0 when nothing does."""
@@ -56,11 +68,11 @@ class RunningFirst(Scheduler):
         return num
 
     def squeeze(self, view: View, plan: Decision, served: Set[Group]) -> None:
-        """Memory or budget is short: oldest first; while one does not fit, the newest that has not run yet leaves.
+        """Memory or budget is short: by rank; while one does not fit, the last that has not run yet leaves.
 
-        Running groups outside `served` do not run; they keep their blocks unless they are the newest.
+        Running groups outside `served` do not run; they keep their blocks unless they are the last.
         """
-        queue = deque(sorted(view.running, key=age))
+        queue = deque(sorted(view.running, key=self.rank))
         left, reserved, search = view.token_budget, view.num_decode_tokens, True
         while queue:
             group = queue.popleft()
@@ -89,14 +101,18 @@ class RunningFirst(Scheduler):
         if budget < 1 or seqs < 1 or not (view.preempted or view.waiting):
             return
         taken = {run.group: run.num_tokens for run in plan.run}
-        owed = sum(self._rest(view, group, taken.get(group, 0)) for group in view.prefilling)
+        owed = self.promised(view)
+        for group in view.prefilling:
+            if rest := view.scratch.gap(group) - taken.get(group, 0):
+                owed += view.scratch.need(group, rest)
         reserve = int(self._watermark * view.scratch.total)
         for group in line:
             alone = not view.running and not plan.run
             seqs -= group.num_reserved_rows
-            num = self._share(view, group, budget)
-            spare = view.scratch.free - (0 if alone else owed + reserve + _fan_out(group))
-            if seqs < 0 or not num or view.scratch.need(group, view.scratch.gap(group)) > spare:
+            num, gap = self._share(view, group, budget), view.scratch.gap(group)
+            later = self.later(group)
+            spare = view.scratch.free - (0 if alone else owed + reserve + later)
+            if seqs < 0 or not num or view.scratch.need(group, gap) > spare:
                 return
             if group.state is GroupState.PREEMPTED:
                 plan.resume.append(group)
@@ -104,7 +120,7 @@ class RunningFirst(Scheduler):
                 group.notes[_ORDER] = self._num_admitted
                 self._num_admitted += 1
             budget -= self.run(view, plan, group, budget)
-            owed += self._rest(view, group, num)
+            owed += later + (view.scratch.need(group, gap - num) if num < gap else 0)
 
     def _fits(self, view: View, budget: int) -> bool:
         """Whether everyone who runs can go on without a victim."""
@@ -127,18 +143,14 @@ class RunningFirst(Scheduler):
             return gap
         return 0 if whole else max(0, budget)
 
-    def _rest(self, view: View, group: Group, num_taken: int) -> int:
-        """Blocks that the rest of a prompt will need, and the branches it will fork into."""
-        rest = view.scratch.gap(group) - num_taken
-        return (view.scratch.need(group, rest) if rest else 0) + _fan_out(group)
-
-
-def _fan_out(group: Group) -> int:
-    """Branches still to be forked; each takes one block with its first token."""
-    return max(0, group.num_reserved_rows - len(group.sequences))
-
 
 def age(group: Group) -> tuple[float, int]:
     """Arrival, then the order of admission."""
     order = group.notes.get(_ORDER, 0)
     return group.arrival, order if isinstance(order, int) else 0
+
+
+def first_come(view: View) -> Iterator[Group]:
+    """A line: preempted groups by age, then waiting ones as they came."""
+    yield from sorted(view.preempted, key=age)
+    yield from view.waiting

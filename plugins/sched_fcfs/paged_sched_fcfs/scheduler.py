@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paged_core.scheduling.running_first import RunningFirst, age
+from paged_core.scheduling.running_first import RunningFirst, first_come
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,5 +18,4 @@ class FcfsScheduler(RunningFirst):
 
     def line(self, view: View) -> Iterable[Group]:
         """Preempted groups by age, then waiting ones as they came."""
-        yield from sorted(view.preempted, key=age)
-        yield from view.waiting
+        return first_come(view)

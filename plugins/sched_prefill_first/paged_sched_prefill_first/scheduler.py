@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from paged_core.api.request import Residency
 from paged_core.api.scheduler import Decision, SchedulerNeed, View
-from paged_core.scheduling.running_first import RunningFirst, age
+from paged_core.scheduling.running_first import RunningFirst, age, first_come
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from paged_core.api.request import Group
 
@@ -29,12 +29,9 @@ class PrefillFirstScheduler(RunningFirst):
         self.enter(view, plan, left, self.line(view))
         return plan if plan.run else self._decode(view)
 
-    def line(self, view: View) -> Iterator[Group]:
+    def line(self, view: View) -> Iterable[Group]:
         """Victims to be computed again by age, then waiting groups as they came; nobody while one is swapped out."""
-        if any(_swapped(group) for group in view.preempted):
-            return
-        yield from sorted(view.preempted, key=age)
-        yield from view.waiting
+        return () if any(map(_swapped, view.preempted)) else first_come(view)
 
     def _decode(self, view: View) -> Decision:
         plan, left = Decision(), view.token_budget - view.num_decode_tokens
