@@ -172,6 +172,15 @@ class AsyncLLM:
         self._command(_Command(put, lambda error: reply(None, error)))
         return await answer
 
+    async def ask_all(self, question: Callable[[Engine], _T]) -> dict[str, _T]:
+        """As `ask`, in the form of a backend with several engines: this one has no name."""
+        return {"": await self.ask(question)}
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that can run at a time."""
+        return self.engine.facts.max_num_seqs
+
     @property
     def is_running(self) -> bool:
         """Whether the engine thread works."""

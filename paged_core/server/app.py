@@ -1,4 +1,4 @@
-"""create_app: routes, middleware and error handlers around one AsyncLLM. No globals; state is on `app.state.server`."""
+"""create_app: routes, middleware and error handlers around one AsyncLLM or what stands for several. No globals; state is on `app.state.server`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paged_core.server.tools.dialect import dialect_of
 from paged_core.server.ui import routes as ui
 
 if TYPE_CHECKING:
-    from paged_core.engine.aio import AsyncLLM
+    from paged_core.server.backend import Backend
 
 log = logging.getLogger("paged_core.server")
 
@@ -31,14 +31,14 @@ _PUBLIC = (*status.PUBLIC, *ui.PUBLIC)
 _WHILE_DRAINING = (*status.PUBLIC, "/metrics")
 
 
-def create_app(llm: AsyncLLM, settings: ServeSettings | None = None) -> FastAPI:
+def create_app(llm: Backend, settings: ServeSettings | None = None) -> FastAPI:
     """The application. It does not own `llm`: who made it shuts it down."""
     settings = settings or ServeSettings.load()
     facts = llm.engine.facts
     names = settings.served_model_name or (facts.model,)
     dialect = dialect_of(llm.engine.tokenizer, settings.tool_format)
     log.info(dialect.describe())
-    server = Server(llm, settings, names, Admission(facts.max_num_seqs + settings.max_queue), dialect)
+    server = Server(llm, settings, names, Admission(llm.max_num_seqs + settings.max_queue), dialect)
     app = FastAPI(
         title="paged-core",
         version=__version__,

@@ -153,3 +153,27 @@ class Families:
     @staticmethod
     def _labels(label: str) -> list[str]:
         return ["model_name", *([label] if label else [])]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ManyFamilies:
+    """A collector of the readings of several engines: one family each, whose samples have the label `replica`."""
+
+    readings: Mapping[str, Reading]
+    model_name: str
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        collected = (Families(reading, self.model_name).collect() for reading in self.readings.values())
+        for families in zip(*collected, strict=True):
+            for name, family in zip(self.readings, families, strict=True):
+                labelled = [sample._replace(labels={**sample.labels, "replica": name}) for sample in family.samples]
+                family.samples = labelled
+            families[0].samples = [sample for family in families for sample in family.samples]
+            yield families[0]
+
+
+def all_families(readings: Mapping[str, Reading], model_name: str) -> Families | ManyFamilies:
+    """A collector of what was read of one engine without a name, or of several by their names."""
+    alone = readings.get("")
+    return ManyFamilies(readings, model_name) if alone is None else Families(alone, model_name)

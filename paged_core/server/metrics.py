@@ -7,8 +7,8 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from paged_core.server.families import Families, Reading
-from paged_core.server.reading import read
+from paged_core.server.families import Reading, all_families
+from paged_core.server.reading import read_all
 from paged_core.server.state import TheServer
 
 router = APIRouter()
@@ -23,9 +23,9 @@ PATIENCE_S = 9.0
 )
 async def metrics(server: TheServer, request: Request) -> Response:
     """All metrics, as text in Prometheus' form or, where `Accept` asks for it, in that of OpenMetrics."""
-    reading = await read(server, Reading.of, PATIENCE_S)
+    readings = await read_all(server, Reading.of, PATIENCE_S)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Families(reading, server.names[0]))
+    registry.register(all_families(readings, server.names[0]))
     ProcessCollector(registry=registry)
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(registry), headers={"Content-Type": content_type})

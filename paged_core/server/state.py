@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from paged_core.api.loader import Tokenizer
-    from paged_core.engine.aio import AsyncLLM
     from paged_core.engine.config import EngineConfig
+    from paged_core.server.backend import Backend
     from paged_core.server.tools.dialect import Dialect
 
 
@@ -36,7 +36,7 @@ class Server:
     """Read-only. `admission` counts who is in the house, `phase` says whether more may come, `dialect` how
     the model is told of tools."""
 
-    llm: AsyncLLM
+    llm: Backend
     settings: ServeSettings
     names: tuple[str, ...]
     admission: Admission

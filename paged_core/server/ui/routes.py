@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Query, Response
 
 from paged_core.engine.survey import Focus
-from paged_core.server.reading import read
+from paged_core.server.reading import read_all
 from paged_core.server.replies import json_response
 from paged_core.server.state import Server, TheServer
 
@@ -74,12 +74,13 @@ async def pool(
     block: Annotated[int | None, Query(ge=0)] = None,
     request: Annotated[str | None, Query(max_length=256)] = None,
 ) -> Response:
-    """The pool between two steps. `block`, `request`: of which one to tell who holds what."""
+    """The pool (of several engines the first) between two steps. `block`, `request`: of which one to tell who holds what."""
 
     def look(engine: Engine) -> tuple[EngineStats, PoolSurvey]:
         return engine.stats(), engine.survey(Focus(block, request))
 
-    stats, survey = await read(server, look, PATIENCE_S)
+    told = await read_all(server, look, PATIENCE_S)
+    stats, survey = told[min(told)]
     response = json_response(_told(server, stats, survey))
     response.headers["Cache-Control"] = "no-store"
     return response
