@@ -49,6 +49,7 @@ LOADER_OR_EXECUTOR_MAY = (
     "paged_core.native",
     "paged_core.device",
     "paged_core.tracing",
+    "paged_core.costs",
     "paged_core.plugins.bootstrap",
 )
 
@@ -298,6 +299,8 @@ def test_descending_import_passes() -> None:
         ("sched_x", "from paged_core.paging import allocator", True),
         ("sched_x", "from paged_core.scheduling import running_first", False),
         ("exec_x", "from paged_core.plugins.bootstrap import bootstrap", False),
+        ("exec_x", "from paged_core.costs import work", False),
+        ("sched_x", "from paged_core.costs import work", True),
     ],
 )
 def test_plugin_rule_catches_its_offence(plugin_id: str, source: str, caught: bool) -> None:

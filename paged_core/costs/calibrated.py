@@ -45,7 +45,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """Published coefficients. `mixed` prices steps of prompts beside decodes, which nobody has published any for."""
+    """Published coefficients. `mixed` prices steps of prompts beside decodes, for which there are none."""
 
     source: str
     prefill: Line
@@ -54,7 +54,7 @@ class Calibrated:
     mixed: CostModel | None = None
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds. A mixed step is never cheaper than its prompts or its decodes alone. ConfigError where it has no price.
+        """Seconds. A mixed step is never cheaper than its prompts or its decodes alone. ConfigError: it has no price.
 
         A chunk of a prompt pays for the squares it adds: a prompt's chunks cost what the prompt does, but for `a`.
         """
@@ -93,7 +93,7 @@ _A100_80GB: Mapping[tuple[str, int], Calibrated] = {
     ),
 }
 _AS_LARGE = {"llama-13b": "opt-13b"}
-"""Models of another family with as many bytes of weights and of keys and values: the coefficients serve for these too."""
+"""Models with as many bytes of weights and of keys and values as another one: its coefficients serve for these too."""
 
 
 def calibrated(model: str, device: str, num_devices: int) -> Calibrated | None:

@@ -1,4 +1,4 @@
-"""A cost model by what the user wrote: auto, calibrated, roofline, a file of `paged-core calibrate`, module:attribute."""
+"""A cost model by what the user wrote: a name, a file of `paged-core calibrate`, or an attribute of a module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Server:
     num_devices: int = 1
 
     def pool_tokens(self) -> int:
-        """KV slots: the paper's for its servers, else what the weights leave of the usable memory. ConfigError: none."""
+        """KV slots: the paper's for its servers, else what weights leave of the usable memory. ConfigError: nothing."""
         known = PAPER_SLOTS.get((plain_name(self.model), self.device.name, self.num_devices))
         if known is not None:
             return known

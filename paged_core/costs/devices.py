@@ -1,4 +1,4 @@
-"""Devices: what well-known accelerators can do, from their makers' data sheets (dense 16-bit numbers, without sparsity)."""
+"""Devices: what well-known accelerators can do, by their makers' data sheets (dense 16-bit products)."""
 
 from __future__ import annotations
 

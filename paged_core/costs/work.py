@@ -1,4 +1,4 @@
-"""What a step computes, as a handful of numbers, and what a model must read and multiply: the language of cost models."""
+"""What a step computes, as a handful of numbers, and what a model must read and multiply for it."""
 
 from __future__ import annotations
 

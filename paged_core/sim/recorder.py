@@ -109,7 +109,7 @@ class RequestRecorder:
         self._counts[i] = (metrics.num_generation_tokens, metrics.num_preemptions, metrics.num_cached_tokens)
         if metrics.longest_output < self._arrivals[i].output_tokens:
             self._cut[i] = True
-            self._count("the pool is too small for it alone" if output.error else "the model's longest sequence")
+            self._count(output.error or "the model's longest sequence")
 
     def rejected(self, i: int, reason: str) -> None:
         """Request `i` can never run."""

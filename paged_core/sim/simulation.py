@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from paged_core.api.params import SamplingParams
@@ -47,7 +48,7 @@ def simulate(
 
     Requests that can never run are counted as rejected. ConfigError for a system that cannot be built.
     """
-    if any(later.at_s < sooner.at_s for sooner, later in zip(arrivals, arrivals[1:], strict=False)):
+    if any(later.at_s < sooner.at_s for sooner, later in pairwise(arrivals)):
         raise ConfigError("arrivals must be in the order of time")
     run = _Run(system, arrivals, _Sampling(sampling, claimed_tokens), seed, progress)
     return run.to_end(math.inf if until is None else until)

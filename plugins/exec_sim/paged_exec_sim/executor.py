@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
 
-from paged_core.api.batch import StepResult
 from paged_core.api.executor import Executor, KVCapacity, Ticket
 from paged_core.costs.choice import Server, find_cost
 from paged_core.costs.devices import find_device
@@ -17,9 +15,10 @@ from paged_core.errors import EngineDeadError
 from paged_exec_sim.answers import Answers
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
-    from paged_core.api.batch import StepPlan
+    from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.executor import ExecutorNeed
     from paged_exec_sim import SimSettings
 

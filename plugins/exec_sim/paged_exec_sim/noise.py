@@ -32,3 +32,25 @@ def uniforms(words: Words, count: int) -> NDArray[np.float64]:
     """float64 [draws, count] in (0, 1), independent streams of every word."""
     streams = mixed(words[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
     return ((streams >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+MEDIAN_EXPONENT, SPREAD = 2.5, 0.73
+"""Of the exponents of `log_probabilities`: a log-normal variable, fitted to 1,152 positions of greedy answers of
+SmolLM2-135M-Instruct, whose best tokens have probabilities of 0.21, 0.62 and 1.00 at the 10th, 50th and 90th
+percentile."""
+_SUMMED = 64
+"""Ranks whose weights are summed one by one; those behind are an integral."""
+
+
+def log_probabilities(words: Words, count: int, num_tokens: int) -> NDArray[np.float32]:
+    """float32 [draws, count]: of the best tokens among `num_tokens`, best first. Rank r weighs r ** -exponent (Zipf's
+    law), with one exponent a draw: some positions have one likely token, others have many."""
+    pair = uniforms(words, 2)
+    normal = np.sqrt(-2 * np.log(pair[:, 0])) * np.cos(2 * np.pi * pair[:, 1])
+    exponents = np.maximum(MEDIAN_EXPONENT * np.exp(SPREAD * normal), 1.01)[:, None]
+    summed = min(_SUMMED, num_tokens)
+    weights = np.arange(1, summed + 1, dtype=np.float64) ** -exponents
+    tail = ((summed + 0.5) ** (1 - exponents) - (num_tokens + 0.5) ** (1 - exponents)) / (exponents - 1)
+    total = np.log(weights.sum(axis=1, keepdims=True) + tail)
+    logs: NDArray[np.float32] = (-exponents * np.log(np.arange(1, count + 1)) - total).astype(np.float32)
+    return logs
