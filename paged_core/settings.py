@@ -138,6 +138,9 @@ class Settings(Layered):
     sampler: str = Field("auto", description="Sampler: a plugin name, or auto.")
     executor: str = Field("auto", description="Executor: a plugin name, or auto.")
     loader: str = Field("auto", description="Model loader: a plugin name, or auto.")
+    tensor_parallel_size: int = Field(
+        1, ge=1, description="Ranks that share the model, each with a part of every layer (executor exec_tp)."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where the model runs.")
     dtype: Dtype = Field("auto", description="Element type of weights and activations.")
     kv_dtype: KVDtype = Field(

@@ -5,6 +5,10 @@
 The executor creates attention, sampler and loader by name and loads the weights; a simulated one takes the ModelSpec
 and does neither.
 
+One with `tensor_parallel` takes a need with a `world_size` of any size that cuts the model evenly (1 too) and refuses
+the others with the sizes that work. Ranks keep the KV heads they compute, ceil(num_kv_heads / world_size) of them, and
+draw the tokens that one process draws.
+
 Capabilities: simulated, tensor_parallel.
 """
 
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.model import ModelSpec
+    from paged_core.api.params import SamplingParams
     from paged_core.api.sampler import LogprobsMode
 
 
@@ -31,6 +36,7 @@ class ExecutorNeed:
     the linear layers. `profile`: time the parts of every step, for `Executor.spans`.
     `attn_required`: capabilities of the chosen attention backend that the executor uses (`fused_rope`, `graphs`).
     `max_num_seqs`: sequences of the largest step of decodes, 0 = max_rows; `enforce_eager`: capture no graphs of them.
+    `world_size`: ranks that share the model. Memory, for both pools, and threads are those of all ranks together.
     """
 
     model: str
@@ -62,11 +68,16 @@ class ExecutorNeed:
 
 @dataclass(frozen=True, slots=True)
 class KVCapacity:
-    """Blocks that fit into the memory the need allows, and bytes of one block over all layers."""
+    """Blocks that fit into the memory the need allows, and bytes of one block over all layers.
+
+    With `num_ranks` above 1 these are bytes of all ranks together, each of which keeps an equal part of every block;
+    the numbers of blocks are those of the rank with the least room.
+    """
 
     num_blocks: int
     num_host_blocks: int
     block_bytes: int
+    num_ranks: int = 1
 
 
 class Span(NamedTuple):
@@ -121,6 +132,15 @@ class Executor(ABC):
     @abstractmethod
     def collect(self, ticket: Ticket) -> StepResult:
         """Wait for a step. Raises EngineDeadError, cause chained, when the place where it ran is gone."""
+
+    def check(self, params: SamplingParams) -> None:
+        """Raise RequestError when requests with these parameters cannot run where steps run, say for an object that
+        cannot be sent there. Asked when a request is added; the default takes all."""
+
+    def processes(self) -> tuple[int, ...]:
+        """Ids of the processes of this machine, besides this one, in which steps run; by default none. Between `start`
+        and `close` they live, and afterwards none of them is left."""
+        return ()
 
     def spans(self) -> list[Span]:
         """What was timed since the last call, if the need asked for a profile; the default times nothing."""

@@ -23,6 +23,7 @@ from paged_core.engine.hardware import choose_device, choose_dtype, choose_threa
 from paged_core.engine.ledger import Ledger
 from paged_core.engine.profile import Profile
 from paged_core.errors import ConfigError
+from paged_core.model.parallel.shard import Shard, local_spec
 from paged_core.plugins import bootstrap
 from paged_core.settings import Settings, cache_dir
 
@@ -123,6 +124,7 @@ def locate(settings: Settings, plugins: Plugins) -> Model:
 def executor_need(settings: Settings, plugins: Plugins, model: Model) -> ExecutorNeed:
     """Everything the execution side needs, with attention and sampler chosen for this model and device."""
     spec = model.spec
+    local = local_spec(spec, Shard(size=settings.tensor_parallel_size))
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, spec.dtype, device)
     kv_dtype = dtype if settings.kv_dtype == "auto" else settings.kv_dtype
@@ -131,8 +133,8 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         device=device,
         dtype=dtype,
         kv_dtype=kv_dtype,
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
+        num_heads=local.num_heads,
+        num_kv_heads=local.num_kv_heads,
         head_dim=spec.head_dim,
         block_size=settings.block_size,
         windows=spec.distinct_windows,
@@ -156,6 +158,7 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         kv_memory_bytes=_kv_memory(settings, spec, (device, dtype), budget),
         host_memory_bytes=settings.host_memory,
         threads=choose_threads(settings.threads) if device == "cpu" else settings.threads or 0,
+        world_size=settings.tensor_parallel_size,
         eos_token_ids=model.tokenizer.eos_token_ids,
         attn_required=attention.capabilities & _useful(settings, spec, device),
         cache_dir=str(cache_dir()),
@@ -214,6 +217,7 @@ def engine_config(
         num_blocks=num_blocks,
         num_host_blocks=min(capacity.num_host_blocks, num_blocks),
         block_bytes=capacity.block_bytes,
+        num_ranks=capacity.num_ranks,
         max_model_len=need.max_len,
         max_num_seqs=settings.max_num_seqs,
         token_budget=need.token_budget,
@@ -316,10 +320,15 @@ def _token_budget(settings: Settings, device: str, max_len: int) -> int:
 
 
 def _kv_memory(settings: Settings, spec: ModelSpec, place: tuple[str, str], token_budget: int) -> int:
-    """Bytes for the device pool: what the user says, or what the device (`place`: device, dtype) has for it."""
+    """Bytes for the device pool, of all ranks together: what the user says, or what the device (`place`: device, dtype)
+    has for it."""
     device, dtype = place
     if settings.num_blocks is not None:
-        token_bytes = spec.kv_bytes_per_token(*kv_bytes(dtype if settings.kv_dtype == "auto" else settings.kv_dtype))
+        ranks, kinds = (
+            settings.tensor_parallel_size,
+            kv_bytes(dtype if settings.kv_dtype == "auto" else settings.kv_dtype),
+        )
+        token_bytes = ranks * local_spec(spec, Shard(size=ranks)).kv_bytes_per_token(*kinds)
         return settings.num_blocks * settings.block_size * token_bytes * 2
     if settings.kv_memory is not None:
         return settings.kv_memory

@@ -34,6 +34,7 @@ class EngineConfig:
     token_budget: int
     chunked_prefill: bool
     prefix_cache: bool
+    num_ranks: int = 1  # block_bytes is what all of them together keep of a block
     seed: int | None = None
     audit: bool = False
     quantization: str = "none"
@@ -71,6 +72,10 @@ class EngineConfig:
             ),
             f"plugins: {chosen}",
         ]
+        if self.num_ranks > 1:
+            lines.insert(
+                2, f"tensor parallel: {self.num_ranks} ranks, each with {pool / self.num_ranks:.2f} GiB of the pool"
+            )
         if self.kv_tokens < self.max_model_len:
             lines.append(
                 f"note: the KV pool holds {self.kv_tokens:,} tokens, fewer than max_model_len {self.max_model_len:,}: "

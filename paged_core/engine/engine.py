@@ -87,6 +87,7 @@ class Engine:
             raise RequestError(f"request id {request_id!r} is already in use", "request_id")
         params = SamplingParams() if params is None else params
         request = self._intake.request(request_id, prompt, params, self._clock.now(), **routing)
+        self._executor.check(request.params)
         arrival = self._compiling.hold(Arrival(request, self._intake.seed(params), stream))
         if arrival is not None:
             self._queue(arrival)
