@@ -17,10 +17,13 @@ from paged_core.server.settings import ServeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from fastapi import FastAPI
 
+    from paged_core.cluster.remote import RemoteLLM
     from paged_core.engine.aio import AsyncLLM
+    from paged_core.server.backend import Backend
     from paged_core.server.state import Server
 
 SERVER = "Server (also PAGED_SERVE_NAME in the environment, or a line below [serve] in paged.toml)"
@@ -40,6 +43,13 @@ def open_llm(settings: Mapping[str, Any]) -> AsyncLLM:
     return AsyncLLM(**settings)
 
 
+def open_replicas(engine: Mapping[str, Any], settings: ServeSettings) -> AbstractContextManager[RemoteLLM]:
+    """Replicas on Ray, while the block runs."""
+    from paged_core.cluster.session import replicas
+
+    return replicas(engine, settings)
+
+
 def serve(parameters: Mapping[str, Any]) -> int:
     """Listen, load, serve; returns the exit code."""
     level = logging.INFO if parameters["verbose"] else logging.WARNING
@@ -49,6 +59,8 @@ def serve(parameters: Mapping[str, Any]) -> int:
         names = ", ".join(missing)
         raise ConfigError(f'serving needs packages that are not here ({names}): pip install "paged-core[serve]"')
     settings = ServeSettings.load(**{name: parameters[name] for name in ServeSettings.model_fields})
+    if settings.replicas and find_spec("ray") is None:
+        raise ConfigError('replicas need a package that is not here (ray): pip install "paged-core[ray]"')
     from paged_core.server.app import create_app
     from paged_core.server.lifecycle import bind, close
     from paged_core.server.lifecycle import serve as run_server
@@ -57,8 +69,13 @@ def serve(parameters: Mapping[str, Any]) -> int:
         sock = leaving.enter_context(closing(bind(settings)))
 
         def load() -> FastAPI:
-            llm = open_llm(_engine_settings(parameters))
-            leaving.callback(close, llm)
+            engine = _engine_settings(parameters)
+            llm: Backend
+            if settings.replicas:
+                llm = leaving.enter_context(open_replicas(engine, settings))
+            else:
+                llm = alone = open_llm(engine)
+                leaving.callback(close, alone)
             for line in llm.engine.facts.describe():
                 note(line)
             return create_app(llm, settings)

@@ -86,7 +86,6 @@ class LMetric:
         loads = self._loads(order.source)
         hits = {name: replica.hits(order) for name, replica in self._replicas.items()}
 
-
         def score(name: str) -> tuple[int, int]:
             to_prefill = loads[name].num_tokens + order.num_tokens - hits[name]
             return to_prefill * (loads[name].num_seqs + 1), self._replicas[name].last_placed

@@ -7,7 +7,7 @@ import logging
 import time
 import uuid
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from paged_core.cluster.order import Order, prefix_keys
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paged_core.api.loader import Tokenizer
     from paged_core.api.output import RequestOutput
     from paged_core.api.params import SamplingParams
+    from paged_core.cluster.fleet import Fleet
     from paged_core.cluster.wire import Told
     from paged_core.engine.config import EngineConfig
     from paged_core.engine.engine import Engine
@@ -48,15 +49,15 @@ class RemoteLLM:
     """Sends each call to one of the replicas; a `Backend` of the server.
 
     A call whose replica dies before its first output is sent to another one, once. A later death, and a second one,
-    ends it with 503 `replica_died`. A call that no replica takes in `patience_s` seconds ends with 503 `no_replica`.
+    ends it with 503 `replica_died`. A call that no replica takes within the `stall` setting ends with 503 `no_replica`.
     """
 
-    def __init__(self, handle: DeploymentHandle[Any], engine: EngineFacts, most_replicas: int, patience_s: float) -> None:
-        self.engine = engine
+    def __init__(self, handle: DeploymentHandle[Any], fleet: Fleet, facts: EngineConfig) -> None:
+        self.engine = EngineFacts(replace(facts, model=fleet.name), fleet.tokenizer)
         self._handle = handle
         self._calls = handle.options(stream=True)
-        self._most_replicas = most_replicas
-        self._patience_s = patience_s
+        self._most_replicas = fleet.most
+        self._patience_s = fleet.serve.stall
         self._source = uuid.uuid4().hex
         self._waiting: dict[Order, float] = {}  # no replica has taken them: since when
         self._responses: set[Any] = set()

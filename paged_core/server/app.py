@@ -1,4 +1,4 @@
-"""create_app: routes, middleware and error handlers around one AsyncLLM or what stands for several. No globals; state is on `app.state.server`."""
+"""create_app: routes, middleware and error handlers around one backend. No globals; state is on `app.state.server`."""
 
 from __future__ import annotations
 

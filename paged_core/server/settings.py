@@ -60,4 +60,18 @@ class ServeSettings(Layered):
     body_timeout: float = Field(60.0, gt=0, description="Seconds in which a request's body must arrive.")
     drain: float = Field(30.0, ge=0, description="Seconds that SIGTERM leaves to requests that run.")
     stall: float = Field(60.0, gt=0, description="Seconds without a step until /health says that the engine hangs.")
+    replicas: int = Field(
+        0,
+        ge=0,
+        description="Engines behind this server, as replicas of Ray Serve; 0 is one, in this process, without Ray.",
+    )
+    max_replicas: int = Field(0, ge=0, description="Replicas that load may make of them; 0 keeps their number.")
+    ray_address: str = Field(
+        "",
+        description="Ray cluster to join: auto, or HOST:PORT. [default: one on this machine, for this command alone]",
+    )
+    replica_cpus: float = Field(
+        0.0, ge=0, description="Processor cores of each replica. [default: its share of this machine's; in a cluster 1]"
+    )
+    replica_gpus: float = Field(0.0, ge=0, description="GPUs of each replica. [default: 1 where this machine has one]")
     docs: bool = Field(False, description="Serve the interactive pages of the API at /docs.")

@@ -74,7 +74,7 @@ async def pool(
     block: Annotated[int | None, Query(ge=0)] = None,
     request: Annotated[str | None, Query(max_length=256)] = None,
 ) -> Response:
-    """The pool (of several engines the first) between two steps. `block`, `request`: of which one to tell who holds what."""
+    """The pool between two steps, of several engines the first's. `block`, `request`: whose holders to tell."""
 
     def look(engine: Engine) -> tuple[EngineStats, PoolSurvey]:
         return engine.stats(), engine.survey(Focus(block, request))
