@@ -13,6 +13,7 @@ from paged_attn_torch import TorchAttentionProvider
 from paged_core.api.attention import AttentionNeed
 from paged_core.api.batch import Batch
 from paged_core.model.decoder import Decoder
+from paged_core.model.parallel.shard import Shard, local_spec
 from paged_core.model.place import Place
 from paged_core.model.spec import spec_from_hf
 from paged_core.model.weights import translate_hf
@@ -83,7 +84,7 @@ def canonical(spec: ModelSpec, state: dict[str, torch.Tensor]) -> Iterator[tuple
 class PagedModel:
     """A Decoder with a small pool whose blocks are handed out in random order and start as NaN.
 
-    Its attention is attn_torch, or what `provider` makes.
+    Its attention is attn_torch, or what `provider` makes. With a `collective` it is that rank of a group.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class PagedModel:
     ) -> None:  # fmt: skip
         self.spec = spec
         self.block_size = block_size
+        end = load.get("collective")
+        part = spec if end is None else local_spec(spec, Shard(end.rank, end.size))
         need = AttentionNeed(
-            "cpu", str(dtype)[6:], str(dtype)[6:], spec.num_heads, spec.num_kv_heads, spec.head_dim, block_size,
+            "cpu", str(dtype)[6:], str(dtype)[6:], part.num_heads, part.num_kv_heads, spec.head_dim, block_size,
             windows=tuple({w for w in spec.windows if w}), softcap=spec.attention_softcap,
             required=frozenset({"fused_rope"} if provider and load.get("fused_rope") else ()),
         )  # fmt: skip
