@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paged_core.cli.bench_options import BENCH, benchmark, plot_option, publish, seed_option
-from paged_core.cli.command import Option
+from paged_core.cli.command import Above, Option
 from paged_core.cli.report import note
 from paged_core.errors import ConfigError
 from paged_core.server.descriptors import take_descriptors
@@ -31,15 +31,6 @@ _MANY = 1_000_000
 _FEW = 100
 _SEED_TEXT = "Seed of lengths and arrivals; texts are new in every run. Default: 0."
 _CONNECTIONS = 10_240  # what macOS allows at most
-
-
-class _Above(click.FloatRange):
-    """A number above a bound; `nan` compares with nothing and is none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. click.BadParameter for others, as click has it."""
-        number = super().convert(value, param, ctx)
-        return self.fail(f"{value} is no number", param, ctx) if number != number else number
 
 
 def _serve(parameters: Mapping[str, Any]) -> int:
@@ -158,7 +149,7 @@ def _server_options() -> list[click.Option]:
         Option(
             ["--timeout"],
             section=part,
-            type=_Above(0, min_open=True),
+            type=Above(0, min_open=True),
             default=600.0,
             help="Seconds a request may take. Default: 600.",
         ),
@@ -166,7 +157,7 @@ def _server_options() -> list[click.Option]:
 
 
 def _load_options() -> list[click.Option]:
-    count, above = click.IntRange(1), _Above(0, min_open=True)
+    count, above = click.IntRange(1), Above(0, min_open=True)
     return [
         Option(
             ["--rate"],
@@ -202,7 +193,7 @@ def _length_options() -> list[click.Option]:
         Option(
             ["--length-factor"],
             section=BENCH,
-            type=_Above(0, min_open=True),
+            type=Above(0, min_open=True),
             default=1.0,
             help="Multiply all lengths of the trace. Default: 1.",
         ),

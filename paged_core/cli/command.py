@@ -46,3 +46,12 @@ class Command(click.Command):
         for title, records in sections.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class Above(click.FloatRange):
+    """A number above a bound; `nan` compares with nothing and is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. click.BadParameter for others, as click has it."""
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value} is no number", param, ctx) if number != number else number

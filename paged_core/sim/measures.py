@@ -70,28 +70,28 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where the pool's slots are, in shares of it that sum to 1; means over the window.
+    """Where the pool's slots are, in shares of all of them; means over the window.
 
     token      hold the keys and values of a token
     reserved   kept for a token that a running request will yet compute
     internal   kept for a request that will never use them: the end of its last block, or what a longer one would need
-    rest       belong to no request: free, or lost between those that do
+    used       are in blocks that some request holds: those above, and what an allocator lost by rounding up
     """
 
     token: float
     reserved: float
     internal: float
-    rest: float
+    used: float
 
     @property
-    def held(self) -> float:
-        """All that requests keep from each other."""
-        return self.token + self.reserved + self.internal
+    def rest(self) -> float:
+        """Free, or lost by rounding: the paper's "external fragmentation and others"."""
+        return 1 - self.token - self.reserved - self.internal
 
     @property
-    def token_of_held(self) -> float:
-        """The share of what is held that holds a token: 1 - waste. NaN when nothing is held."""
-        return self.token / self.held if self.held else float("nan")
+    def waste(self) -> float:
+        """The share of what requests hold that holds no token. NaN while they hold nothing."""
+        return 1 - self.token / self.used if self.used else float("nan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,10 +216,9 @@ class _Times:
 
 
 def _memory(steps: Steps, weights: NDArray[np.float64]) -> Memory:
-    pool = steps.total_slots.max(initial=0)
-    columns = (steps.token_slots, steps.reserved_slots, steps.internal_slots)
-    token, reserved, internal = (_ratio(_mean(column, weights), float(pool)) for column in columns)
-    return Memory(token, reserved, internal, 1 - token - reserved - internal)
+    pool = float(steps.total_slots.max(initial=0))
+    columns = (steps.token_slots, steps.reserved_slots, steps.internal_slots, steps.used_slots)
+    return Memory(*(_ratio(_mean(column, weights), pool) for column in columns))
 
 
 def _drawn_per_s(requests: Requests, window: Window) -> float:

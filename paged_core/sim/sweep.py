@@ -9,15 +9,18 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from paged_core.sim.measures import WARMUP, Window, measure
+from paged_core.sim.simulation import simulate
 from paged_core.workload.plan import Workload, plan_of
 from paged_core.workload.traces import mean_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from paged_core.bench.serve.figures import Slo
     from paged_core.sim.measures import Measures
     from paged_core.sim.system import System
+
+    Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +75,28 @@ def run(
     load: Load,
     rates: Sequence[float | None] = (None,),
     jobs: int = 1,
-    progress: Callable[[Point], None] = lambda point: None,
+    progress: Progress = lambda done: None,
 ) -> list[Point]:
     """A point for every system (by its name) and rate, systems first; None takes a trace's own rate.
 
-    `progress` is told of each as it is done. What a run raises is raised here, ConfigError among it.
+    `progress` is told how many of them are done; in one process, parts of one count. What a run raises is raised here,
+    ConfigError among it.
     """
     tasks = [_Task(name, system, load, rate) for name, system in systems.items() for rate in rates]
-    found = []
-    for point in _points(tasks, min(jobs, len(tasks))):
-        progress(point)
-        found.append(point)
-    return found
+    if min(jobs, len(tasks)) > 1:
+        return list(_in_processes(tasks, min(jobs, len(tasks)), progress))
+    return [_point(task, progress, i) for i, task in enumerate(tasks)]
 
 
-def _points(tasks: Sequence[_Task], jobs: int) -> Iterable[Point]:
-    if jobs <= 1:
-        return map(_point, tasks)
-    return _in_processes(tasks, jobs)
-
-
-def _in_processes(tasks: Sequence[_Task], jobs: int) -> Iterator[Point]:
+def _in_processes(tasks: Sequence[_Task], jobs: int, progress: Progress) -> Iterator[Point]:
     # Fresh processes: a fork of one that has started compute threads may hang.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_point, tasks)
+        for done, point in enumerate(pool.map(_point, tasks), start=1):
+            progress(done)
+            yield point
 
 
-def _point(task: _Task) -> Point:
-    from paged_core.sim.simulation import simulate
-
+def _point(task: _Task, progress: Progress = lambda done: None, done_before: int = 0) -> Point:
     load, begun = task.load, time.perf_counter()
     plan = plan_of(load.workload, task.rate)
     outcome = simulate(
@@ -110,7 +106,9 @@ def _point(task: _Task) -> Point:
         claimed_tokens=load.claimed_tokens,
         until=load.until,
         seed=load.workload.seed,
+        progress=lambda num_ended, now_s: progress(done_before + num_ended / len(plan.rows)),
     )
+    progress(done_before + 1)
     return Point(
         name=task.name,
         rate=mean_rate(plan.rows) if task.rate is None else task.rate,

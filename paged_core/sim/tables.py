@@ -16,23 +16,24 @@ if TYPE_CHECKING:
 
 _WHO = (Column("system", "system"), Column("rate", "rate", ".4g"))
 _SHOWN = ("p50", "p90", "p99")
-_LATENCY = (
+_THROUGHPUT = (
     *_WHO,
     Column("num_requests", "requests", ","),
     Column("num_unfinished", "unfinished", ","),
-    Column("normalized_s", "s/token", ".4f"),
-    Column("normalized_p90_s", "p90", ".4f"),
-    *(
-        Column(f"{what}_{q}_s", f"{what.upper()} {q}", ".3f")
-        for what in ("ttft", "tpot")
-        for q in ("p50", "p90", "p99")
-    ),
-    Column("itl_p99_s", "ITL p99", ".3f"),
-    Column("e2e_p50_s", "E2E p50", ".2f"),
+    Column("num_rejected", "rejected", ","),
+    Column("num_cut", "cut", ","),
     Column("requests_per_s", "requests/s", ".3f"),
-    Column("output_per_s", "tok/s", ",.1f"),
+    Column("output_per_s", "tokens/s", ",.1f"),
     Column("goodput_per_s", "goodput/s", ".3f"),
     Column("good_share", "in SLO", ".1%"),
+)
+_LATENCY = (
+    *_WHO,
+    Column("normalized_s", "s/token", ".4f"),
+    Column("normalized_p90_s", "p90", ".4f"),
+    *(Column(f"{what}_{q}_s", f"{what.upper()} {q}", ".3f") for what in ("ttft", "tpot") for q in _SHOWN),
+    Column("itl_p99_s", "ITL p99", ".3f"),
+    *(Column(f"e2e_{q}_s", f"E2E {q}", ".2f") for q in ("p50", "p99")),
 )
 _MEMORY = (
     *_WHO,
@@ -58,34 +59,37 @@ _CAPACITY = (
 
 
 def tables_of(points: Sequence[Point], limit_s: float = LIMIT_S) -> list[Table]:
-    """Latency and memory of every system at every rate, and what each carries at `limit_s` where rates are several."""
-    found = [_latency(points), _memory(points)]
+    """Latency, throughput and memory of every system at every rate; where rates are several, what each carries."""
+    found = [_latency(points), _throughput(points), _memory(points)]
     if len({point.rate for point in points}) > 1:
         found.append(_capacities(points, limit_s))
     return found
 
 
 def _latency(points: Sequence[Point]) -> Table:
-    table = Table("Latency in seconds, and throughput", _LATENCY)
+    table = Table("Latency, in seconds", _LATENCY)
     for point in points:
         of = point.measures
         table.add(
             point.name,
             _finite(point.rate),
-            of.num_requests,
-            of.num_requests - of.num_finished,
-            _quantile(of.normalized, "mean"),
-            _quantile(of.normalized, "p90"),
-            *(_quantile(times, q) for times in (of.ttft, of.tpot) for q in _SHOWN),
+            *(_quantile(of.normalized, which) for which in ("mean", "p90")),
+            *(_quantile(times, which) for times in (of.ttft, of.tpot) for which in _SHOWN),
             _quantile(of.itl, "p99"),
-            _quantile(of.e2e, "p50"),
-            of.requests_per_s,
-            of.output_per_s,
-            of.goodput_per_s,
-            of.good_share,
+            *(_quantile(of.e2e, which) for which in ("p50", "p99")),
         )
     if any(not point.measures.all_finished for point in points):
         table.notes.append("Unfinished requests count with the time they have waited: a lower bound.")
+    return table
+
+
+def _throughput(points: Sequence[Point]) -> Table:
+    table = Table("Throughput, a second", _THROUGHPUT)
+    for point in points:
+        of = point.measures
+        counts = (of.num_requests, of.num_requests - of.num_finished, of.num_rejected, of.num_cut)
+        good = (of.goodput_per_s, of.good_share)
+        table.add(point.name, _finite(point.rate), *counts, of.requests_per_s, of.output_per_s, *good)
     return table
 
 
@@ -94,10 +98,10 @@ def _memory(points: Sequence[Point]) -> Table:
     for point in points:
         of, memory = point.measures, point.measures.memory
         split = (memory.token, memory.reserved, memory.internal, memory.rest)
-        waste = None if math.isnan(memory.token_of_held) else 1 - memory.token_of_held
+        waste = None if math.isnan(memory.waste) else memory.waste
         counts = (of.batch, of.sequences, of.waiting, of.busy)
         table.add(point.name, _finite(point.rate), *counts, *split, waste, of.saved, of.cached, of.preemptions)
-    table.notes.append("waste: of the slots that requests hold, those without a token.")
+    table.notes.append("waste: of the slots in blocks that requests hold, those without a token.")
     return table
 
 

@@ -159,12 +159,12 @@ def test_a_step_counts_only_while_it_is_within_the_window() -> None:
 
 
 def test_memory_is_split_into_shares_that_sum_to_one() -> None:
-    held = {"token_slots": 20, "reserved_slots": 13, "internal_slots": 57, "used_slots": 90}
+    held = {"token_slots": 20, "reserved_slots": 13, "internal_slots": 57, "used_slots": 95}
     found = whole(outcome(requests([(0, 1, 1, 7, 5)]), steps([{"begin_s": 0.0, "elapsed_s": 1.0, **held}])), end_s=1.0)
     memory = found.memory
     assert (memory.token, memory.reserved, memory.internal) == pytest.approx((0.20, 0.13, 0.57))
     assert memory.rest == pytest.approx(0.10)
-    assert memory.token_of_held == pytest.approx(20 / 90)
+    assert memory.waste == pytest.approx(75 / 95)
 
 
 def test_sharing_is_measured_against_the_blocks_that_everybody_alone_would_need() -> None:
