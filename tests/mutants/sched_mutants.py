@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Wrapped(Scheduler):
     """sched_fcfs, passed on faithfully; a mutant overrides `decide`."""
 
+    capabilities = frozenset({"fcfs", "chunked_prefill"})
+
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
 
@@ -241,8 +243,37 @@ class SecondComesFirst(Wrapped):
         return self.inner.decide(Altered(view, waiting=[*line[1:2], *line[:1], *line[2:]]))
 
 
+class Deaf(Wrapped):
+    """Declares priority and does not look at it."""
+
+    capabilities = frozenset({"priority", "chunked_prefill"})
+
+
+class NeverDisplaces(Deaf):
+    """Lets the most urgent enter first, but nobody makes room for them."""
+
+    def decide(self, view: View) -> Decision:
+        line = sorted(view.waiting, key=lambda group: group.priority)
+        return self.inner.decide(Altered(view, waiting=line))
+
+
+class NeverAges(NeverDisplaces):
+    """Lets the urgent pass the less urgent for ever."""
+
+
+class DisplacesEquals(Deaf):
+    """Lets the newest running group leave for whoever waits, urgent or not."""
+
+    def decide(self, view: View) -> Decision:
+        waiting = list(view.waiting)
+        if waiting and view.running and waiting[0].num_reserved_rows > view.num_free_seqs:
+            view.scratch.give_back(view.running[-1])
+            return Decision(preempt=[view.running[-1]])
+        return self.inner.decide(view)
+
+
 class MutantProvider(Provider[SchedulerNeed, Scheduler]):
-    """Offers one mutant; it declares what sched_fcfs declares."""
+    """Offers one mutant; it declares what sched_fcfs declares, unless it says otherwise."""
 
     kind = "sched"
     api = 1
@@ -251,7 +282,7 @@ class MutantProvider(Provider[SchedulerNeed, Scheduler]):
     def __init__(self, name: str, mutant: type[Wrapped]) -> None:
         self.name = name  # type: ignore[misc]
         self.summary = mutant.__doc__ or ""  # type: ignore[misc]
-        self.capabilities = frozenset({"fcfs", "chunked_prefill"})  # type: ignore[misc]
+        self.capabilities = mutant.capabilities  # type: ignore[misc]
         self._mutant = mutant
 
     def probe(self, need: SchedulerNeed) -> Fit:
@@ -282,6 +313,10 @@ MUTANTS = {
     "sched_lone_leaves": LoneGroupLeaves,
     "sched_no_resume": RunsWithoutResume,
     "sched_second_first": SecondComesFirst,
+    "sched_deaf": Deaf,
+    "sched_never_displaces": NeverDisplaces,
+    "sched_never_ages": NeverAges,
+    "sched_displaces_equals": DisplacesEquals,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 LAWS, PRESSURE, GANGS = "test_scheduler.py::", "test_scheduler_pressure.py::", "test_scheduler_gangs.py::"
+PRIORITY = "test_scheduler_priority.py::"
 
 CAUGHT_BY = {
     "sched_lifo": PRESSURE + "test_nobody_starves_under_a_burst",
@@ -25,6 +26,10 @@ CAUGHT_BY = {
     "sched_lone_leaves": PRESSURE + "test_a_lone_group_is_never_preempted",
     "sched_no_resume": LAWS + "test_groups_are_taken_from_the_queue_they_are_in",
     "sched_second_first": LAWS + "test_newcomers_enter_in_the_order_they_came",
+    "sched_deaf": PRIORITY + "test_the_most_urgent_enters_first_and_equals_as_they_came",
+    "sched_never_displaces": PRIORITY + "test_the_less_urgent_leave_for_the_more_urgent",
+    "sched_never_ages": PRIORITY + "test_the_less_urgent_do_not_starve_under_a_stream_of_urgent_ones",
+    "sched_displaces_equals": PRIORITY + "test_nobody_leaves_for_an_equal",
 }
 
 

@@ -38,22 +38,23 @@ class Stage:
         self._num_rows = 0
         self._num_groups = 0
 
-    def waits(self, prompt: int, n: int = 1) -> Group:
+    def waits(self, prompt: int, n: int = 1, *, priority: int = 0) -> Group:
         """A newcomer that asks for `n` branches. Its prompt is its own: no prefix hits."""
         number = self._num_groups
         self._num_groups += 1
         tokens = tuple(1 + (number + i) % 250 for i in range(prompt))
-        request = Request(f"g{number}", tokens, SamplingParams(n=n, max_tokens=40), arrival=float(number))
+        params = SamplingParams(n=n, max_tokens=40)
+        request = Request(f"g{number}", tokens, params, arrival=float(number), priority=priority)
         group = Group(request, [Sequence(request)])
         self.waiting.append(group)
         return group
 
-    def runs(self, prompt: int, n: int = 1, *, computed: int | None = None) -> Group | None:
+    def runs(self, prompt: int, n: int = 1, *, computed: int | None = None, priority: int = 0) -> Group | None:
         """A group that decodes with `n` branches of one output token, or has `computed` tokens of its prompt.
 
         None when the pool has no room for it.
         """
-        group = self.waits(prompt, n)
+        group = self.waits(prompt, n, priority=priority)
         self.waiting.remove(group)
         first = group.sequences[0]
         self._bind(first)

@@ -27,12 +27,13 @@ IDLE_LIMIT = 8
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request: its prompt, how many tokens it wants, and the step before which it arrives."""
+    """One request: its prompt, how many tokens it wants, the step before which it arrives, and how urgent it is."""
 
     id: str
     prompt: tuple[int, ...]
     num_tokens: int
     at: int = 0
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ def _drive(run: Play, asks: Sequence[Ask], aborts: Mapping[int, Sequence[str]]) 
 def submit(engine: Engine, ask: Ask) -> None:
     """Queue one request, greedy, to be answered in full."""
     params = SamplingParams(temperature=0, max_tokens=ask.num_tokens, ignore_eos=True, detokenize=False)
-    engine.add_request(ask.id, list(ask.prompt), params)
+    engine.add_request(ask.id, list(ask.prompt), params, priority=ask.priority)
 
 
 def _collect(run: Play, outputs: Sequence[RequestOutput]) -> None:
