@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-
 from paged_core.api.executor import Executor, KVCapacity, Ticket
 from paged_core.costs.choice import Server, find_cost
 from paged_core.costs.devices import find_device
