@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
     from paged_core.sim.measures import Measures
     from paged_core.sim.sweep import Point
 
     Curve = Callable[[Measures], float | None]
 
-_PARTS = (("token", "#2a6f97"), ("reserved", "#8ecae6"), ("internal", "#f4a261"), ("rest", "#e5e5e5"))
-_LABELS = {"token": "tokens", "reserved": "reserved", "internal": "never used", "rest": "free, external"}
+# A part of memory, what the legend calls it, its colour, and that of the number on it
+_PARTS = (
+    ("token", "tokens", "#2a6f97", "white"),
+    ("reserved", "reserved", "#8ecae6", "black"),
+    ("internal", "never used", "#f4a261", "black"),
+    ("rest", "free, external", "#e5e5e5", "black"),
+)
 
 
 def draw(points: Sequence[Point], title: str, path: Path, limit_s: float = LIMIT_S) -> None:
@@ -31,20 +38,26 @@ def draw(points: Sequence[Point], title: str, path: Path, limit_s: float = LIMIT
     figure = new_figure((11, 8))
     figure.suptitle(title, fontsize="medium")
     shown = [point for point in points if np.isfinite(point.rate)] or list(points)
+    several = len({point.rate for point in shown}) > 1
     panels = (
         ("normalized latency, s/token", {"mean": _time("normalized", "mean")}),
         ("time to first token, s", {"p50": _time("ttft", "p50"), "p99": _time("ttft", "p99")}),
         ("time per output token, s", {"p50": _time("tpot", "p50"), "p99": _time("tpot", "p99")}),
     )
-    several = len({point.rate for point in shown}) > 1
     for number, (label, curves) in enumerate(panels, start=1):
-        axes = figure.add_subplot(2, 2, number, ylabel=label, yscale="log")
+        axes = figure.add_subplot(2, 2, number, ylabel=label)
         (_curves if several else _bars)(axes, shown, curves)
+        # A time per token varies little, and a bar shows its size only from zero; the others explode
+        if label.startswith("time per") or (number == 1 and not several):
+            axes.set_ylim(bottom=0)
+        else:
+            axes.set_yscale("log")
         if number == 1:
             axes.axhline(limit_s, color="0.5", linestyle="--", linewidth=1)
         axes.grid(visible=True, which="both", alpha=0.2)
-        axes.legend(fontsize="small")
     _split(figure.add_subplot(2, 2, 4), shown)
+    if several:
+        _legend(figure, _names(shown))
     save(figure, path)
 
 
@@ -61,22 +74,25 @@ def _names(points: Sequence[Point]) -> list[str]:
 
 
 def _curves(axes: Any, points: Sequence[Point], curves: Mapping[str, Curve]) -> None:
-    """A line a system and curve; the second curve of a system is dashed."""
+    """A line a system and curve; the second curve of a system is dotted."""
     axes.set_xlabel("request rate, 1/s")
     for i, name in enumerate(_names(points)):
-        for style, (what, value) in zip(("-", ":"), curves.items(), strict=False):
+        for style, value in zip(("-", ":"), curves.values(), strict=False):
             found = [(point.rate, value(point.measures)) for point in points if point.name == name]
             mine = sorted((rate, time) for rate, time in found if time is not None)
-            label = name if len(curves) == 1 else f"{name}, {what}"
             axes.plot(
-                [at for at, _ in mine],
-                [time for _, time in mine],
-                style,
-                marker="o",
-                markersize=3,
-                color=f"C{i}",
-                label=label,
+                [at for at, _ in mine], [time for _, time in mine], style, marker="o", markersize=3, color=f"C{i}"
             )
+    if len(curves) > 1:
+        axes.set_ylabel(f"{axes.get_ylabel()}: {' and dotted '.join(curves)}")
+
+
+def _legend(figure: Figure, names: Sequence[str]) -> None:
+    """The systems' colours, below all panels."""
+    from matplotlib.lines import Line2D
+
+    lines = [Line2D([], [], color=f"C{i}", marker="o", markersize=3, label=name) for i, name in enumerate(names)]
+    figure.legend(handles=lines, loc="outside lower center", ncols=min(4, len(names)), fontsize="small")
 
 
 def _bars(axes: Any, points: Sequence[Point], curves: Mapping[str, Curve]) -> None:
@@ -85,7 +101,9 @@ def _bars(axes: Any, points: Sequence[Point], curves: Mapping[str, Curve]) -> No
     for i, (what, value) in enumerate(curves.items()):
         at = np.arange(len(points)) + (i - (len(curves) - 1) / 2) * width
         axes.bar(at, [value(point.measures) or np.nan for point in points], width, label=what)
-    axes.set_xticks(range(len(points)), [point.name for point in points], rotation=20, ha="right")
+    _stand(axes, [point.name for point in points])
+    if len(curves) > 1:
+        axes.legend(fontsize="small")
 
 
 def _split(axes: Any, points: Sequence[Point]) -> None:
@@ -99,13 +117,19 @@ def _split(axes: Any, points: Sequence[Point]) -> None:
         chosen, what = list(points), "by rate"
         labels = [f"{point.rate:.4g}" for point in chosen]
     base = np.zeros(len(chosen))
-    for part, color in _PARTS:
+    for part, label, color, ink in _PARTS:
         share = 100 * np.array([getattr(point.measures.memory, part) for point in chosen])
-        axes.bar(range(len(chosen)), share, bottom=base, color=color, label=_LABELS[part])
+        axes.bar(range(len(chosen)), share, bottom=base, color=color, label=label)
         for at, (size, low) in enumerate(zip(share, base, strict=True)):
             if size >= 4:
-                axes.text(at, low + size / 2, f"{size:.0f}", ha="center", va="center", fontsize="small")
+                axes.text(at, low + size / 2, f"{size:.0f}", ha="center", va="center", fontsize="small", color=ink)
         base += share
     axes.set(ylabel=f"KV memory, %, {what}", ylim=(0, 100))
-    axes.set_xticks(range(len(chosen)), labels, rotation=20, ha="right")
+    _stand(axes, labels)
     axes.legend(fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+
+def _stand(axes: Any, labels: Sequence[str]) -> None:
+    """Labels below the bars, slanted where they would touch."""
+    slanted = sum(map(len, labels)) > 50
+    axes.set_xticks(range(len(labels)), labels, rotation=20 if slanted else 0, ha="right" if slanted else "center")

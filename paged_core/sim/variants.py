@@ -25,20 +25,26 @@ def variants(base: System, choices: Mapping[str, Sequence[Any]]) -> dict[str, Sy
     """Every combination of `choices` (by the names in `FIELDS`) put into `base`, by a name that says what varies.
 
     A plugin may come with settings of its own, NAME:KEY=VALUE:KEY=VALUE, which are added to the system's tables: so one
-    plugin can be compared with itself. What has one choice or none is in no name; without any variation the name is
-    the scheduler's. ConfigError for text that is no such choice, or that is there twice.
+    plugin can be compared with itself; a name shows the values. What has one choice or none is in no name; without any
+    variation the name is the scheduler's. ConfigError for text that is no such choice, or that is there twice.
     """
     axes = [(name, choices.get(name) or (getattr(base, name),)) for name in FIELDS]
     registry = bootstrap(Settings.load(plugin_modules=base.plugin_modules))
     found: dict[str, System] = {}
     for values in product(*(axis for _, axis in axes)):
         chosen = dict(zip(FIELDS, values, strict=True))
-        parts = [f"{FIELDS[name]}{chosen[name]}" for name, axis in axes if len(axis) > 1]
-        label = ", ".join(parts) or str(chosen["sched"])
+        parts = [f"{FIELDS[name]}{_shown(chosen[name])}" for name, axis in axes if len(axis) > 1]
+        label = ", ".join(parts) or _shown(chosen["sched"])
         if label in found:
             raise ConfigError(f"{label} is asked for twice")
         found[label] = _with(base, chosen, registry)
     return found
+
+
+def _shown(value: Any) -> str:
+    """`contiguous:reservation=max` is shown as `contiguous max`."""
+    name, *pairs = str(value).split(":")
+    return " ".join([name, *(pair.partition("=")[2] for pair in pairs)])
 
 
 def _with(base: System, chosen: Mapping[str, Any], registry: Plugins) -> System:
