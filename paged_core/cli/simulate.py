@@ -42,6 +42,8 @@ def simulate(parameters: Mapping[str, Any]) -> int:
         from paged_core.bench.plot import check_plot
 
         check_plot(picture)
+    if parameters["json"] is not None and not Path(parameters["json"]).absolute().parent.is_dir():
+        raise ConfigError(f"--output {parameters['json']}: there is no such folder")
     systems, facts = _systems(parameters)
     load = _load(parameters, min(one.max_model_len for one in facts.values()))
     rates = rates_of(parameters) or ((None,) if load.workload.trace is not None else (1.0,))

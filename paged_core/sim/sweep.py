@@ -48,6 +48,7 @@ class Point:
 
     rate           requests a second; a trace's own where none was asked for
     num_left_out   requests of a trace that are longer than the model's context
+    reasons        why requests were rejected or cut, with their numbers in the whole run
     num_steps      of the engine, with `num_rows` sequences in them all together
     took_s         real seconds
     """
@@ -57,6 +58,7 @@ class Point:
     measures: Measures
     source: str
     num_left_out: int
+    reasons: Mapping[str, int]
     num_steps: int
     num_rows: int
     took_s: float
@@ -115,6 +117,7 @@ def _point(task: _Task, progress: Progress = lambda done: None, done_before: int
         measures=measure(outcome, load.slo, Window.of(outcome, load.warmup)),
         source=plan.source,
         num_left_out=plan.num_too_long,
+        reasons=outcome.reasons,
         num_steps=len(outcome.steps.begin_s),
         num_rows=int(outcome.steps.num_seqs.sum()),
         took_s=time.perf_counter() - begun,

@@ -79,6 +79,8 @@ class System:
     def _executor_need(self) -> ExecutorNeed:
         spec = find_model(self.model)
         max_len = spec.max_position if self.max_model_len is None else self.max_model_len
+        if max_len > spec.max_position:
+            raise ConfigError(f"max_model_len {max_len} exceeds what {self.model} was built for ({spec.max_position})")
         if self.token_budget < self.max_num_seqs:
             raise ConfigError(f"token_budget {self.token_budget} is less than max_num_seqs {self.max_num_seqs}")
         return ExecutorNeed(

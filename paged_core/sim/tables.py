@@ -90,6 +90,8 @@ def _throughput(points: Sequence[Point]) -> Table:
         counts = (of.num_requests, of.num_requests - of.num_finished, of.num_rejected, of.num_cut)
         good = (of.goodput_per_s, of.good_share)
         table.add(point.name, _finite(point.rate), *counts, of.requests_per_s, of.output_per_s, *good)
+        why = ", ".join(f"{count:,} for {reason}" for reason, count in point.reasons.items())
+        table.notes += [f"{point.name} at {point.rate:.4g}/s, rejected or cut: {why}."] if why else []
     return table
 
 
