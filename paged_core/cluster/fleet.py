@@ -23,6 +23,8 @@ ENGINE = "engine"
 """Name of the deployment."""
 _ROUTER = "paged_core.cluster.ray_router:ReplicaRouter"
 _HEALTH_PERIOD_S = 5.0
+_HEALTH_TIMEOUT_S = 15.0
+"""Three such silences in a row, and Ray replaces a replica whose process does not even say that it lives."""
 _STATS_PERIOD_S = 1.0
 _NUM_STARTS = 2
 _BUSY = 0.75
@@ -30,7 +32,8 @@ _BUSY = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What was asked for, settled. `name` is the model's, `engine` are keywords of `AsyncLLM`; `cpus`, `gpus` are of each replica."""
+    """What was asked for, settled. `name` is the model's, `engine` are keywords of `AsyncLLM`, `least` and `most` bound
+    the number of replicas, `cpus` and `gpus` are what each of them takes."""
 
     name: str
     engine: Mapping[str, Any]
@@ -81,7 +84,7 @@ class Fleet:
                 max_ongoing_requests=self.max_num_seqs + self.serve.max_queue,  # engines have a queue and a scheduler
                 max_constructor_retry_count=_NUM_STARTS,
                 health_check_period_s=_HEALTH_PERIOD_S,
-                health_check_timeout_s=max(_HEALTH_PERIOD_S, self.serve.stall),
+                health_check_timeout_s=_HEALTH_TIMEOUT_S,
                 graceful_shutdown_timeout_s=self.serve.drain,
                 graceful_shutdown_wait_loop_s=0.5,
                 ray_actor_options={"num_cpus": self.cpus, "num_gpus": self.gpus},

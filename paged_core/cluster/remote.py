@@ -8,7 +8,7 @@ import time
 import uuid
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paged_core.cluster.order import Order, prefix_keys
 from paged_core.cluster.wire import Accepted, Answer, Begun
@@ -48,8 +48,9 @@ class ReplicaLostError(Exception):
 class RemoteLLM:
     """Sends each call to one of the replicas; a `Backend` of the server.
 
-    A call whose replica dies before its first output is sent to another one, once. A later death, and a second one,
-    ends it with 503 `replica_died`. A call that no replica takes within the `stall` setting ends with 503 `no_replica`.
+    A call whose replica dies before any output went to the caller is sent to another one, once. A later death, and a
+    second one, ends it with 503 `replica_died`. A call that no replica takes within the `stall` setting
+    ends with 503 `no_replica`.
     """
 
     def __init__(self, handle: DeploymentHandle[Any], fleet: Fleet, facts: EngineConfig) -> None:
@@ -61,6 +62,7 @@ class RemoteLLM:
         self._source = uuid.uuid4().hex
         self._waiting: dict[Order, float] = {}  # no replica has taken them: since when
         self._responses: set[Any] = set()
+        self._lost: set[str] = set()
         self._ending: ApiError | EngineDeadError | None = None
 
     async def generate_all(
@@ -75,6 +77,7 @@ class RemoteLLM:
 
         params = SamplingParams() if sampling_params is None else sampling_params
         end = None if routing.get("timeout") is None else time.monotonic() + routing["timeout"]
+        has_told = False
         for attempt in range(1, _NUM_TRIES + 1):
             order = self._order(prompts, params, routing)
             if end is not None:
@@ -84,12 +87,16 @@ class RemoteLLM:
                     async for message in messages:
                         if isinstance(message, Answer):
                             message.output.prompt_token_ids = list(prompts[message.index]["prompt_token_ids"])
+                            has_told = True
                             yield message.index, message.output
                 return
             except ReplicaLostError as error:
-                if order.has_begun or attempt == _NUM_TRIES:
-                    self._give_up_on(order, error)
-                log.warning("a replica died before it answered (%s): its request is sent to another one", order.replica)
+                self._mourn(order.replica, error)
+                if has_told or attempt == _NUM_TRIES:
+                    when = "while it answered" if has_told else "before it answered, and so did another one"
+                    why = f"the replica died {when}: the request may be sent again"
+                    raise ApiError(503, why, code="replica_died", headers={"Retry-After": "1"}) from error
+                log.info("a request of the replica %s goes to another one", order.replica)
             finally:
                 order.has_ended = True
 
@@ -188,12 +195,12 @@ class RemoteLLM:
         self._waiting.pop(order, None)
         return message
 
-    @staticmethod
-    def _give_up_on(order: Order, error: ReplicaLostError) -> NoReturn:
-        log.warning("a replica died (%s): its request has failed: %s", order.replica, str(error).partition("\n")[0])
-        when = "while it answered" if order.has_begun else "before it answered, and so did another one"
-        message = f"the replica died {when}: the request may be sent again"
-        raise ApiError(503, message, code="replica_died", headers={"Retry-After": "1"}) from error
+    def _mourn(self, replica: str | None, error: ReplicaLostError) -> None:
+        """Tell of a death, once."""
+        if replica is not None and replica not in self._lost:
+            self._lost.add(replica)
+            reason = str(error).partition("\n")[0]
+            log.warning("the replica %s died (%s): requests that were being answered have failed", replica, reason)
 
     def _end(self, why: ApiError | EngineDeadError) -> None:
         self._ending = self._ending or why

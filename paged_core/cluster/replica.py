@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +12,7 @@ from paged_core.api.output_kind import RequestOutputKind
 from paged_core.cluster.policy import Load
 from paged_core.cluster.wire import Accepted, Begun, Refused, Told, answer
 from paged_core.engine.aio import AsyncLLM
-from paged_core.errors import RequestError
+from paged_core.errors import EngineDeadError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from paged_core.engine.config import EngineConfig
     from paged_core.engine.engine import Engine
 
+log = logging.getLogger("paged_core.cluster")
 _T = TypeVar("_T")
 _PACE_S = 0.02
 """Between two looks at outputs that grow: every message costs Ray 0.3 ms, and a slow reader gets longer ones."""
@@ -37,6 +39,7 @@ class EngineReplica:
         _log_through_ray()
         self._stall_s = stall_s
         self._loads: dict[str, Load] = {}
+        self._is_closing = False
         self._llm = AsyncLLM(**settings)
 
     async def generate(
@@ -55,6 +58,9 @@ class EngineReplica:
                             yield answer(index, output)
             except RequestError as error:
                 yield Refused(str(error), error.field)
+            except EngineDeadError as error:
+                self._end_process(error)
+                raise
 
     async def _outputs(
         self, prompts: Sequence[Any], params: SamplingParams, routing: Mapping[str, Any]
@@ -99,8 +105,16 @@ class EngineReplica:
 
     def __del__(self) -> None:
         """Called by Ray once nothing runs here any more."""
+        self._is_closing = True
         if hasattr(self, "_llm"):
             self._llm.shutdown(_LAST_STEP_S)
+
+    def _end_process(self, error: EngineDeadError) -> None:
+        """An engine that has stopped by itself is of no use, and its idleness would attract every call until the next
+        health check. Ray sees the process end at once: callers are told, and a new replica starts."""
+        if not self._is_closing:
+            log.error("%s: this replica ends", error, exc_info=error)
+            os._exit(1)
 
     @contextmanager
     def _carrying(self, order: Order) -> Iterator[Callable[[], bool]]:

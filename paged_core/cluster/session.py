@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ log = logging.getLogger("paged_core.cluster")
 news = logging.getLogger("paged_core.news")
 _STORE_BYTES = 128 << 20
 """Of the object store: messages are small and never lie there."""
+_LAST_WORDS_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -39,13 +41,15 @@ def replicas(flags: Mapping[str, Any], settings: ServeSettings) -> Iterator[Remo
     with _ray(fleet):
         from ray import serve
 
+        if not log.isEnabledFor(logging.INFO):
+            logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO"})
         name = f"paged-core-{uuid.uuid4().hex[:8]}"
         try:
             handle = _deploy(fleet, name)
             yield RemoteLLM(handle, fleet, handle.facts.remote().result())
         finally:
-            serve.delete(name)
+            _delete(name, settings.drain)
 
 
 def _deploy(fleet: Fleet, name: str) -> Any:
@@ -59,6 +63,17 @@ def _deploy(fleet: Fleet, name: str) -> Any:
         status = serve.status().applications.get(name)
         told = status.deployments[ENGINE].message if status and ENGINE in status.deployments else str(error)
         raise ConfigError(f"the replicas cannot start: {reason_in(told)}") from error
+
+
+def _delete(name: str, drain_s: float) -> None:
+    """Let Ray drain and stop the replicas. Not for ever: where Ray itself was stopped first nobody would answer."""
+    from ray import serve
+
+    deleting = threading.Thread(target=serve.delete, args=(name,), name="paged-core-end", daemon=True)
+    deleting.start()
+    deleting.join(drain_s + _LAST_WORDS_S)
+    if deleting.is_alive():
+        log.warning("Ray has not ended the application %s in %.0f s: left", name, drain_s + _LAST_WORDS_S)
 
 
 def reason_in(message: str) -> str:
@@ -95,7 +110,6 @@ def _ray(fleet: Fleet) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    logging.getLogger("ray.serve").setLevel(logging.INFO if verbose else logging.WARNING)
     try:
         yield
     finally:
