@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
 from paged_core.errors import ConfigError
 from paged_core.model.linear.int8 import OneDnnInt8Linear
 from paged_core.model.linear.native import GATED_OUTPUTS, NativeLinear, NativePairsLinear, NativeQuadsLinear
 from paged_core.model.linear.onednn import OneDnnLinear
 from paged_core.model.linear.plain import PlainLinear
 from paged_core.model.linear.zentorch import ZentorchInt8Linear
+from paged_core.model.place import Place
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from paged_core.api.executor import ExecutorNeed
     from paged_core.model.linear.path import Linear
-    from paged_core.model.place import Place
 
 log = logging.getLogger("paged_core.model")
 
@@ -72,3 +75,14 @@ class Linears:
         """The path, and the faster ones of the same precision that a package or processor would give."""
         lost = [f"{name}: {why}" for name, why in self.passed_over.items() if not why.startswith("it ")]
         return self._path.name + (f" ({'; '.join(lost)})" if lost else "")
+
+
+def missing_linear(need: ExecutorNeed) -> list[str]:
+    """Why no linear layer serves the need's quantization on its device, if none does; for executors' probes."""
+    if need.quantization == "none":
+        return []
+    try:
+        Linears(Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization))
+    except ConfigError as error:
+        return [str(error)]
+    return []

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int32]
 
 STEP, ORDER, RESULT, ANSWER = range(4)
-_ARRAYS = (  # in the order of StepPlan's fields
+_ARRAYS = (
     "token_ids",
     "positions",
     "query_start",
@@ -122,14 +122,10 @@ class StepReader:
         num_named = len(_ARRAYS) + len(_MAYBE)
         swap_out, swap_in, copies, entries, blocks, ended, rows, counts, depths = parts[num_named:]
         self.tables.reshape(-1)[entries] = blocks
-        plan = StepPlan(
-            step,
-            *parts[: len(_ARRAYS)],
-            changed_rows=np.unique(entries // np.int32(self.tables.shape[1])),
-            swap_out=_pairs(SwapPair, swap_out),
-            swap_in=_pairs(SwapPair, swap_in),
-            copies=_pairs(BlockCopy, copies),
-        )
+        changed = np.unique(entries // np.int32(self.tables.shape[1]))
+        plan = StepPlan(step=step, changed_rows=changed, **dict(zip(_ARRAYS, parts, strict=False)))  # type: ignore[arg-type]
+        plan.swap_out, plan.swap_in = _pairs(SwapPair, swap_out), _pairs(SwapPair, swap_in)
+        plan.copies = _pairs(BlockCopy, copies)
         for i, name in enumerate(_MAYBE, start=len(_ARRAYS)):
             setattr(plan, name, parts[i] if lengths[i] >= 0 else None)
         if len(depths):

@@ -110,11 +110,9 @@ class Worker:
 
     def _listen(self) -> int:
         """Open the place where ranks meet, on a port that the system gives: nobody can take it in between."""
-        from torch.distributed.distributed_c10d import TCPStore
-
         listening = socket.create_server((self._address, 0), backlog=_BACKLOG)
         port = int(listening.getsockname()[1])
-        self._store = TCPStore(
+        self._store = _tcp_store()(
             self._address, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
         )
         return port
@@ -128,11 +126,10 @@ class Worker:
 
     def _join(self, order: Start) -> Collective:
         import torch
-        from torch.distributed.distributed_c10d import TCPStore
 
         from paged_core.model.parallel.collective import join
 
-        store = self._store or TCPStore(order.host, order.port, is_master=False, wait_for_workers=False)
+        store = self._store or _tcp_store()(order.host, order.port, is_master=False, wait_for_workers=False)
         assert self._resident is not None
         device = torch.device("cpu" if self._resident.accelerator is None else "cuda")
         return CountedCollective(join(store, self._shard, device, order.limit_s), self.place)
@@ -140,6 +137,12 @@ class Worker:
     def _spans(self, order: TakeSpans) -> Timed:
         del order
         return Timed([] if self._resident is None else self._resident.spans())
+
+
+def _tcp_store() -> Any:
+    import torch.distributed
+
+    return torch.distributed.TCPStore  # type: ignore[attr-defined]
 
 
 class CountedCollective:

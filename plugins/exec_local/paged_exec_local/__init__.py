@@ -25,7 +25,9 @@ class LocalExecutorProvider(Provider[ExecutorNeed, "Executor"]):
         """Fits a world of one, and a quantization that some linear layer computes here."""
         reasons = self.missing_capabilities(need.required)
         if need.quantization != "none":
-            reasons += _missing_linear(need)
+            from paged_core.model.linear import missing_linear
+
+            reasons += missing_linear(need)
         if need.world_size != 1:
             reasons.append(f"exec_local runs on one device, not on {need.world_size}")
         return Fit.judge(reasons, ("use --executor=tp for several devices",))
@@ -35,21 +37,6 @@ class LocalExecutorProvider(Provider[ExecutorNeed, "Executor"]):
         from paged_exec_local.local import LocalExecutor
 
         return LocalExecutor(need, plugins)
-
-
-def _missing_linear(need: ExecutorNeed) -> list[str]:
-    """Why no linear layer serves the need's quantization on its device, if none does."""
-    import torch
-
-    from paged_core.errors import ConfigError
-    from paged_core.model.linear import Linears
-    from paged_core.model.place import Place
-
-    try:
-        Linears(Place(torch.device(need.device), getattr(torch, need.dtype), need.quantization))
-    except ConfigError as error:
-        return [str(error)]
-    return []
 
 
 @hookimpl
