@@ -49,6 +49,11 @@ class Case(NamedTuple):
     tokens: list[int]
 
 
+@pytest.fixture
+def prompt() -> list[int]:
+    return PROMPT
+
+
 @pytest.fixture(scope="session")
 def made() -> dict[Any, Case]:
     return {}

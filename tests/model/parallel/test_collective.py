@@ -1,4 +1,4 @@
-"""TorchCollective over gloo: what it computes, and what becomes of ranks that are left alone. Ranks are threads here."""
+"""TorchCollective over gloo: what it computes, and what becomes of ranks left alone. Ranks are threads here."""
 
 from __future__ import annotations
 
