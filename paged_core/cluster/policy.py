@@ -68,10 +68,10 @@ class LMetric:
     while these have something to do: on an idle replica there is no crowd.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: HotspotGuard | None = None) -> None:
         self._replicas: dict[str, Replica] = {}
         self._open: set[Order] = set()
-        self._guard = HotspotGuard()
+        self._guard = guard or HotspotGuard()
         self._num_placed = 0
 
     def update(self, reports: Mapping[str, Report]) -> None:
