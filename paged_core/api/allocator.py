@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from paged_core.api.request import Group, Sequence
+    from paged_core.api.request import Group, Request, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +173,14 @@ class Allocator(ABC):
     block_size: int
     num_blocks: int
     tables: NDArray[np.int32]
+
+    def refuses(self, request: Request) -> str | None:
+        """Why `request` could not run even with the whole pool to itself; None, the default: it can.
+
+        Asked when a request comes, which is then refused with these words: waiting for room that will never be there, it
+        would hold up everyone behind it. The engine itself refuses prompts that have more blocks than the pool.
+        """
+        return None
 
     @abstractmethod
     def scratch(self, running: list[Group], decode_rows: NDArray[np.int32]) -> Scratch:

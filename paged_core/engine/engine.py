@@ -87,6 +87,8 @@ class Engine:
             raise RequestError(f"request id {request_id!r} is already in use", "request_id")
         params = SamplingParams() if params is None else params
         request = self._intake.request(request_id, prompt, params, self._clock.now(), **routing)
+        if (reason := self._ledger.allocator.refuses(request)) is not None:
+            raise RequestError(reason)
         self._executor.check(request.params)
         arrival = self._compiling.hold(Arrival(request, self._intake.seed(params), stream))
         if arrival is not None:

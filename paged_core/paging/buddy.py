@@ -124,7 +124,7 @@ class Buddy:
         chunks = [*held, *free]
         owned = sorted(block for chunk in chunks for block in chunk.blocks)
         if owned != list(range(self.num_blocks)):
-            raise PluginContractError(f"laws 1 and 2: held and free chunks are not the pool's blocks once each: {chunks}")
+            raise PluginContractError(f"laws 1 and 2: held and free chunks are not the pool once: {chunks}")
         if crooked := [chunk for chunk in chunks if chunk.start % chunk.size]:
             raise PluginContractError(f"buddy law: {crooked} do not start at a multiple of their size")
         if apart := [chunk for chunk in free if chunk.start ^ chunk.size in self.free[chunk.order]]:

@@ -21,7 +21,7 @@ from paged_core.paging.run_scratch import RunScratch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from paged_core.api.request import Group, Rows, Sequence
+    from paged_core.api.request import Group, Request, Rows, Sequence
 
 
 class RunAllocator(Allocator):
@@ -54,8 +54,18 @@ class RunAllocator(Allocator):
         self._num_copies = 0
 
     @abstractmethod
-    def reserve(self, seq: Sequence) -> int:
-        """Slots that `seq` asks for, prompt included. It gets as many as its tokens need, whatever this says."""
+    def reserve(self, request: Request) -> int:
+        """Slots that each branch of `request` asks for, prompt included. It gets what its tokens need in any case."""
+
+    def refuses(self, request: Request) -> str | None:
+        """A request whose runs the empty pool has no place for."""
+        num, order = request.params.num_sequences, self._order(request, len(request.prompt_token_ids))
+        if Buddy(self.num_blocks).fits([order] * num):
+            return None
+        return (
+            f"{num} run(s) of {1 << order} blocks of {self.block_size} are set aside for such a request, and the pool of "
+            f"{self.num_blocks} blocks has no place for them: give it more with --kv-memory, or reserve less"
+        )
 
     def scratch(self, running: list[Group], decode_rows: NDArray[np.int32]) -> RunScratch:
         """A fresh budget. What earlier plans copied is copied by now: sources are let go (law 9)."""
@@ -116,8 +126,7 @@ class RunAllocator(Allocator):
 
     def order_of(self, seq: Sequence, end: int) -> int:
         """Order of the run that holds `end` positions: as large as asked for, if the pool has any such run."""
-        least = order_for(-(-max(end, seq.num_tokens) // self.block_size))
-        return max(least, min(order_for(-(-self.reserve(seq) // self.block_size)), self.buddy.top))
+        return self._order(seq.request, max(end, seq.num_tokens))
 
     def claims(self, seq: Sequence, end: int, spares: list[int] | None) -> list[int]:
         """Orders of the runs that leave the pool when `seq` grows to `end` positions beyond its run.
@@ -231,6 +240,10 @@ class RunAllocator(Allocator):
 
     # -- small parts ----------------------------------------------------------------------------------------------
 
+    def _order(self, request: Request, num_tokens: int) -> int:
+        least, asked = (order_for(-(-slots // self.block_size)) for slots in (num_tokens, self.reserve(request)))
+        return max(least, min(asked, self.buddy.top))
+
     def _move(self, seq: Sequence, run: Chunk) -> list[BlockCopy]:
         row, old = seq.row, self.runs.get(seq.row)
         source = self.origins.pop(row, old)
@@ -238,7 +251,7 @@ class RunAllocator(Allocator):
             self.held.setdefault(row, []).append(old)
         self.runs[row] = run
         self.capacity[row] = run.size * self.block_size
-        self.asked[row] = min(max(self.reserve(seq), seq.num_tokens), self.capacity[row])
+        self.asked[row] = min(max(self.reserve(seq.request), seq.num_tokens), self.capacity[row])
         length = min(run.size, self.tables.shape[1])
         self.tables[row, :length] = np.arange(run.start, run.start + length, dtype=np.int32)
         if source is None:

@@ -41,11 +41,13 @@ class Growth(NamedTuple):
 class AllocatorModel:
     """Tables per sequence on either tier, and the memory behind them. Block ids are the judged allocator's.
 
+    moves        tables may move as a whole when they grow: every block that holds a token is then copied
     pins         what a sequence copied and no table holds: it stays until the next scratch, or until the copier leaves
     published    full blocks that a newcomer might hit
     """
 
-    def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int) -> None:
+    def __init__(self, num_blocks: int, num_host_blocks: int, block_size: int, *, moves: bool = False) -> None:
+        self.moves = moves
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self.block_size = block_size
@@ -136,7 +138,7 @@ class AllocatorModel:
             for index, block in enumerate(row[: want.last]):
                 if index < len(old) and block == old[index]:
                     continue
-                if index < len(old) and (index != want.first or sources.get(block) != old[index]):
+                if index < len(old) and not self._may_change(seq, index, sources.get(block) == old[index]):
                     yield f"law 1: entry {index} of a table became {block} instead of {old[index]} without a copy"
                 if block in used or not 0 <= block < self.num_blocks:
                     yield f"laws 2, 9: block {block} was handed out, but is held, pinned or none of {self.num_blocks}"
@@ -158,7 +160,7 @@ class AllocatorModel:
                 block = self.tables[seq][index]
                 if refs[block] != 1:
                     yield f"law 4: block {block} is about to be written, but {refs[block]} tables hold it"
-        if not least <= len(copies) <= most:
+        if not (least <= len(copies) <= most or self.moves):
             yield f"copy-on-write: {len(copies)} copies where {least} to {most} were due (of k sharers k - 1 copy)"
 
     def moved_out(self, group: Group, pairs: list[SwapPair]) -> Iterator[str]:
@@ -184,6 +186,12 @@ class AllocatorModel:
         """Table entries that the next `num_tokens` positions of `seq` touch."""
         start = seq.num_computed
         return range(start // self.block_size, self.cover(start + num_tokens))
+
+    def _may_change(self, seq: Sequence, index: int, copied: bool) -> bool:
+        """Whether a block of a growing table may be another one now: the first that is written, as a copy."""
+        if self.moves:
+            return copied or index >= self.cover(seq.num_computed)
+        return copied and index == seq.num_computed // self.block_size
 
     def _copies_due(self, seqs: list[Sequence]) -> tuple[int, int]:
         """Of k sharers of the block they write next, all but the last holder copy it; of a published one, maybe all."""

@@ -34,7 +34,7 @@ class World:
         self.exact = not candidate.has("reserves_ahead")  # laws 3 and 5 bind
         self.alloc_forks, self.alloc_swaps = candidate.has("fork"), candidate.has("swap")
         self.partial, self.caches = candidate.has("partial_hits"), need.prefix_cache
-        self.model = AllocatorModel(need.num_blocks, need.num_host_blocks, need.block_size)
+        self.model = AllocatorModel(need.num_blocks, need.num_host_blocks, need.block_size, moves=not self.exact)
         self.rows = Rows(need.max_rows, need.max_len)
         self.free_rows = list(range(need.max_rows - 1, -1, -1))
         self.journal = [f"allocator({need})"]

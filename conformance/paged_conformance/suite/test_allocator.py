@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from paged_conformance.marks import layer, requires
+from paged_conformance.oracles.allocator_plan import Plan
 from paged_conformance.oracles.allocator_shape import Shape
 from paged_conformance.oracles.allocator_world import World
+from paged_core.api.request import GroupState, Residency
 from paged_core.errors import PluginContractError
 
 if TYPE_CHECKING:
@@ -74,7 +77,7 @@ def test_no_room_answers_none_and_changes_nothing(alloc: Candidate) -> None:
 
 
 def test_every_block_of_the_pool_can_be_used_and_is_handed_out_once(alloc: Candidate) -> None:
-    world = World(alloc, Shape(num_blocks=8))
+    world = World(alloc, Shape(num_blocks=8, max_blocks=2))
     for number in range(4):
         world.start(range(1000 * number, 1000 * number + 2 * world.size))
     assert world.model.free == 0
@@ -92,7 +95,7 @@ def test_after_the_last_sequence_left_every_block_is_free(alloc: Candidate) -> N
 
 
 def test_freeing_a_sequence_without_a_table_does_nothing(alloc: Candidate) -> None:
-    world = World(alloc)
+    world = World(alloc, Shape(max_blocks=2))
     world.start(range(world.size + 1))
     gone, _ = world.start(range(50, 50 + world.size + 1))
     world.free_seq(gone)
@@ -105,7 +108,7 @@ def test_freeing_a_sequence_without_a_table_does_nothing(alloc: Candidate) -> No
 
 
 def test_a_freed_block_is_never_in_two_tables_afterwards(alloc: Candidate) -> None:
-    world = World(alloc, Shape(num_blocks=6))
+    world = World(alloc, Shape(num_blocks=6, max_blocks=2))
     for round_number in range(6):
         seqs = [
             world.start(range(100 * i + round_number, 100 * i + round_number + 2 * world.size))[0] for i in range(3)
@@ -113,6 +116,57 @@ def test_a_freed_block_is_never_in_two_tables_afterwards(alloc: Candidate) -> No
         for seq in seqs if round_number % 2 else reversed(seqs):
             world.free_seq(seq)
     world.drain()
+
+
+# -- what is set aside ------------------------------------------------------------------------------------------------
+
+
+def held_slots(world: World, *seqs: Sequence) -> list[int]:
+    """What the allocator says that resident sequences hold."""
+    rows = np.array([seq.row for seq in seqs], dtype=np.int32)
+    return [int(slots) for slots in world.alloc.held_slots(rows, world.rows.num_computed[rows])]
+
+
+def test_held_slots_are_no_fewer_than_tokens_and_no_more_than_used_blocks_have(alloc: Candidate) -> None:
+    world = World(alloc, Shape(num_blocks=16, max_blocks=4))
+    lengths = (1, world.size, world.size + 1)
+    seqs = [world.start(range(100 * length, 101 * length))[0] for length in lengths]
+    held = held_slots(world, *seqs)
+    assert all(slots >= length for slots, length in zip(held, lengths, strict=True)), f"{lengths} tokens hold {held}"
+    assert sum(held) <= world.alloc.stats().used * world.size, f"{held} slots are held: {world.alloc.stats()}"
+    if world.exact:
+        assert held == [world.model.cover(length) * world.size for length in lengths], f"laws 3 and 5: {held}"
+    world.drain()
+
+
+@requires("reserves_ahead")
+def test_tokens_within_what_is_set_aside_take_no_block_and_move_nothing(alloc: Candidate) -> None:
+    world = World(alloc, Shape(num_blocks=16, max_blocks=4))
+    seq, _ = world.start(range(world.size + 1))
+    world.start(range(900, 901 + world.size))
+    held, before = held_slots(world, seq)[0], world.alloc.stats()
+    assert held <= world.rows.max_len, f"{held} slots are held for a sequence of at most {world.rows.max_len}"
+    for token in range(held - seq.num_tokens):
+        world.append(seq, token)
+        assert world.scratch([group := world.group(seq)], [group]).need_decodes() == 0
+        assert world.compute(seq)
+    after = world.alloc.stats()
+    assert (after.free, after.num_copies) == (before.free, before.num_copies), f"{before} became {after}"
+    world.drain()
+
+
+def test_a_request_is_refused_exactly_if_the_empty_pool_has_no_room_for_its_prompt(alloc: Candidate) -> None:
+    for num_blocks in (1, 3, 6):
+        world = World(alloc, Shape(num_blocks=num_blocks, max_blocks=8))
+        for length in range(1, num_blocks * world.size + 1):
+            seq = world.seq(range(length))
+            group = world.group(seq, state=GroupState.WAITING, residency=Residency.NONE)
+            reason, plan = world.alloc.refuses(seq.request), Plan(world, [])
+            fits = plan.take(group, plan.scratch.gap(group))
+            assert fits == (reason is None), f"{num_blocks} blocks, a prompt of {length}: {reason!r}, take says {fits}"
+            assert reason is None or reason.strip(), "a request is refused without a reason"
+            plan.apply()
+            world.drain()
 
 
 # -- sharing ----------------------------------------------------------------------------------------------------------
@@ -272,7 +326,7 @@ WRONG_USES: dict[str, Callable[[World, Sequence], object]] = {
 
 @pytest.mark.parametrize("use", WRONG_USES)
 def test_wrong_use_is_refused_and_changes_nothing(alloc: Candidate, use: str) -> None:
-    world = World(alloc)
+    world = World(alloc, Shape(max_blocks=2))
     world.start(range(500, 500 + world.size))
     seq, _ = world.start(range(world.size + 1))
     before = world.alloc.stats()

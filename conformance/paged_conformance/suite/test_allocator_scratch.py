@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_taken(alloc: Candidate) -> 
 
 
 def test_a_scratch_plans_and_allocates_nothing(alloc: Candidate) -> None:
-    world = World(alloc)
+    world = World(alloc, Shape(max_blocks=2))
     running = decoding(world, world.size, world.size)
     before = world.alloc.stats()
     plan = Plan(world, running)
@@ -153,7 +153,7 @@ def test_a_hit_on_a_victims_block_is_not_free_twice(alloc: Candidate) -> None:
 
 def test_who_took_cannot_leave_and_who_left_cannot_take(alloc: Candidate) -> None:
     """Laws 7 and 11."""
-    world = World(alloc)
+    world = World(alloc, Shape(max_blocks=2))
     one, two, three = decoding(world, world.size, world.size, world.size)
     plan = Plan(world, [one, two, three])
     assert plan.take(one, 1)
@@ -178,7 +178,7 @@ def test_who_took_cannot_leave_and_who_left_cannot_take(alloc: Candidate) -> Non
 
 
 def test_take_decodes_leaves_out_who_took_or_left_and_is_all_or_nothing(alloc: Candidate) -> None:
-    world = World(alloc, Shape(num_blocks=5))
+    world = World(alloc, Shape(num_blocks=8 if alloc.has("reserves_ahead") else 5, max_blocks=2))
     groups = decoding(world, world.size, world.size, world.size)
     plan = Plan(world, groups)
     assert not plan.take_decodes() or not world.exact, "two blocks are free, three sequences need one"

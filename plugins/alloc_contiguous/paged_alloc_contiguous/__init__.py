@@ -35,7 +35,7 @@ class ContiguousProvider(Provider[AllocatorNeed, Allocator]):
     kind: ClassVar[str] = "alloc"
     api: ClassVar[int] = 1
     priority: ClassVar[int] = 10
-    summary: ClassVar[str] = "a buddy allocator: each sequence in one run of blocks reserved ahead (Orca), to compare with"
+    summary: ClassVar[str] = "buddy allocator: a run of blocks reserved ahead for each sequence (Orca), to compare with"
     Settings: ClassVar[type[PluginSettings]] = ContiguousSettings
     capabilities: ClassVar[frozenset[str]] = frozenset({"reserves_ahead"})
 

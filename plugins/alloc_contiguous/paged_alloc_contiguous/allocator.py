@@ -8,7 +8,7 @@ from paged_core.paging.runs import RunAllocator
 
 if TYPE_CHECKING:
     from paged_core.api.allocator import AllocatorNeed
-    from paged_core.api.request import Sequence
+    from paged_core.api.request import Request
 
 
 class ContiguousAllocator(RunAllocator):
@@ -18,9 +18,8 @@ class ContiguousAllocator(RunAllocator):
         super().__init__(need)
         self._reservation = reservation
 
-    def reserve(self, seq: Sequence) -> int:
+    def reserve(self, request: Request) -> int:
         """Slots for the prompt and the output expected; no more than the model's length."""
-        request = seq.request
         prompt = len(request.prompt_token_ids)
         room = self.max_len - prompt
         output = room

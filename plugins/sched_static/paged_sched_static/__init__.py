@@ -33,7 +33,7 @@ class StaticProvider(Provider[SchedulerNeed, Scheduler]):
     priority: ClassVar[int] = 10
     summary: ClassVar[str] = "FasterTransformer: fixed batches that run until their last member ends, to compare with"
     Settings: ClassVar[type[PluginSettings]] = StaticSettings
-    capabilities: ClassVar[frozenset[str]] = frozenset({"fcfs", "chunked_prefill"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"fcfs"})
 
     def probe(self, need: SchedulerNeed) -> Fit:
         """Fits wherever at least one token and one sequence may run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from paged_core.api.request import GroupState
@@ -19,7 +20,7 @@ class StaticScheduler(RunningFirst):
     """The scheduling of FasterTransformer's users (paper, section 6.1). See the README for the rules."""
 
     def __init__(self, need: SchedulerNeed, settings: StaticSettings) -> None:
-        super().__init__(need, settings.watermark)
+        super().__init__(replace(need, chunked_prefill=False), settings.watermark)
         self._batch_size = settings.batch_size
         self._forming = False
 
