@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import TYPE_CHECKING
 
-from paged_core.bench.stub import OPT_13B_A100_40GB, Arrival, StubExecutor, drive, stub_engine, stub_facts
+from paged_core.bench.stub import Arrival, StubExecutor, drive, stub_engine, stub_facts
+from paged_core.costs.choice import Server, find_cost
+from paged_core.costs.devices import find_device
+from paged_core.costs.models import MODELS
+from paged_core.costs.work import work_of
 from paged_core.engine.clock import VirtualClock
 
 if TYPE_CHECKING:
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.random import Generator
 
+    from paged_core.api.batch import StepPlan
     from paged_core.api.executor import Executor
     from paged_core.api.params import SamplingParams
     from paged_core.engine.engine import Engine
@@ -99,7 +104,7 @@ def service_saving(
     clock, saving = VirtualClock(), Saving()
     blocks = OPT_13B_BLOCKS * _BLOCK_SIZE // block_size
     facts = stub_facts(blocks, max_model_len=2048, max_num_seqs=1024, block_size=block_size)
-    engine = stub_engine(facts, executor or StubExecutor(OPT_13B_A100_40GB), clock)
+    engine = stub_engine(facts, executor or StubExecutor(_opt_13b_cost()), clock)
 
     def after_step() -> None:
         if clock.now() > service.seconds / 10:
@@ -109,6 +114,12 @@ def service_saving(
     drive(engine, clock, arrivals, after_step, service.seconds)
     engine.close()
     return saving
+
+
+def _opt_13b_cost() -> Callable[[StepPlan], float]:
+    """Seconds of a plan of OPT-13B on an A100 of 40 GB: published, and by the roofline for prompts beside decodes."""
+    cost = find_cost("auto", Server("opt-13b", MODELS["opt-13b"], find_device("a100-40gb")))
+    return lambda plan: cost.step_s(work_of(plan))
 
 
 def prompts_saving(engine: Engine, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams]) -> Saving:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,8 @@ from paged_core.api.executor import Executor, KVCapacity, Ticket
 from paged_core.engine.assemble import wire
 from paged_core.engine.clock import VirtualClock
 from paged_core.engine.config import EngineConfig
-from paged_core.errors import RequestError
+from paged_core.engine.feed import feed
+from paged_core.model.ids_only import IdsOnly
 from paged_core.plugins import bootstrap
 from paged_core.settings import Settings
 
@@ -28,27 +30,8 @@ VOCABULARY = 512
 _TOKEN = 65
 
 
-@dataclass(frozen=True, slots=True)
-class StepCost:
-    """Milliseconds of a step: `base` + `prompt` a prompt token + `context` a token attended + `sequence` a sequence."""
-
-    base: float = 0.0
-    prompt: float = 0.0
-    context: float = 0.0
-    sequence: float = 0.0
-
-    def __call__(self, plan: StepPlan) -> float:
-        """Seconds of `plan`."""
-        decoding = np.diff(plan.query_start) == 1
-        prompt_tokens = plan.num_tokens - int(decoding.sum())
-        context = int(plan.seq_lens[decoding].sum())
-        return (
-            self.base + self.prompt * prompt_tokens + self.context * context + self.sequence * int(decoding.sum())
-        ) / 1000
-
-
-OPT_13B_A100_40GB = StepCost(base=30.8, prompt=0.1405, context=7.8e-4, sequence=0.08)
-"""Published fit for OPT-13B on an A100 of 80 GB; what memory bandwidth limits is scaled to 40 GB (x 1.31)."""
+def _free(_: StepPlan) -> float:
+    return 0.0
 
 
 class StubTicket(Ticket):
@@ -62,10 +45,10 @@ class StubTicket(Ticket):
 
 
 class StubExecutor(Executor):
-    """Answers every draw with one and the same token; a step takes as many seconds as `cost` says."""
+    """Answers every draw with one and the same token; a step takes as many seconds as `cost` says: none by default."""
 
     def __init__(self, cost: Callable[[StepPlan], float] | None = None) -> None:
-        self._cost = cost or StepCost()
+        self._cost = cost or _free
 
     def capacity(self) -> KVCapacity:
         """Not limited."""
@@ -87,38 +70,6 @@ class StubExecutor(Executor):
 
     def close(self) -> None:
         """There is nothing to release."""
-
-
-class IdsOnly:
-    """A tokenizer for requests that bring ids and want no text."""
-
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-
-    def __init__(self, vocab_size: int = VOCABULARY) -> None:
-        self.vocab_size = vocab_size
-
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """RequestError: there is no text here."""
-        raise RequestError("this model knows no text; give token ids", "prompt")
-
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The ids, spelled out."""
-        return " ".join(map(str, token_ids))
-
-    def token_text(self, token_id: int) -> str:
-        """The id, spelled out."""
-        return str(token_id)
-
-    def is_special(self, token_id: int) -> bool:
-        """None is."""
-        return False
-
-    def apply_chat_template(
-        self, messages: Sequence[dict[str, Any]], *, tools: Sequence[dict[str, Any]] | None = None, **kwargs: Any
-    ) -> str:
-        """RequestError: there is no template here."""
-        raise RequestError("this model has no chat template", "messages")
 
 
 def stub_facts(
@@ -148,7 +99,7 @@ def stub_facts(
 
 def stub_engine(facts: EngineConfig, executor: Executor, clock: VirtualClock | None = None) -> Engine:
     """Everything but the model is real: scheduler, ledger, allocator, step plan, endings, outputs."""
-    return wire(bootstrap(Settings.load()), facts, executor, IdsOnly(), clock or VirtualClock())
+    return wire(bootstrap(Settings.load()), facts, executor, IdsOnly(VOCABULARY), clock or VirtualClock())
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +115,10 @@ def drive(
     engine: Engine, clock: VirtualClock, arrivals: Iterable[Arrival], after_step: Callable[[], None], until: float
 ) -> None:
     """Feed `arrivals` (in order of time) and step, until everything is answered or the clock reads `until`."""
-    coming = iter(arrivals)
-    pending, count = next(coming, None), 0
-    while clock.now() < until:
-        while pending is not None and pending.at <= clock.now():
-            engine.add_request(str(count), pending.prompt, pending.params)
-            pending, count = next(coming, None), count + 1
-        if engine.has_unfinished:
-            engine.step()
-            after_step()
-        elif pending is None:
-            return
-        else:
-            clock.sleep_until(pending.at)
+    names = count()
+
+    def add(arrival: Arrival) -> None:
+        engine.add_request(str(next(names)), arrival.prompt, arrival.params)
+
+    for _ in feed(engine, clock, ((arrival.at, arrival) for arrival in arrivals), add, until):
+        after_step()

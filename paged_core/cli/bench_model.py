@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paged_core.bench.peers import WEIGHTS
-from paged_core.bench.shapes import PREFIX, SHAPES
+from paged_core.bench.shapes import PREFIX
 from paged_core.cli.bench_options import (
     BENCH,
     benchmark,
@@ -21,6 +21,7 @@ from paged_core.cli.bench_options import (
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
 from paged_core.cli.report import note
+from paged_core.costs.models import MODELS
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def model_command() -> Command:
         Option(
             ["--shape"],
             section=BENCH,
-            type=click.Choice(list(SHAPES)),
+            type=click.Choice(list(MODELS)),
             help=f"A shape with random weights. Default: {_DEFAULT}.",
         ),
         Option(

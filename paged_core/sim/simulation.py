@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paged_core.api.params import SamplingParams
 from paged_core.engine.clock import VirtualClock
+from paged_core.engine.feed import feed
 from paged_core.errors import ConfigError, RequestError
 from paged_core.sim.outcome import Outcome
 from paged_core.sim.prompts import Prompts
@@ -99,24 +100,14 @@ class _Run:
     def to_end(self, until: float) -> Outcome:
         """Feed and step until everybody has ended or the clock reads `until`."""
         begin = time.perf_counter()
-        engine, clock, arrivals = self._engine, self._clock, self._arrivals
-        engine.observe(self._steps)
-        coming = rounds = 0
-        while clock.now() < until:
-            while coming < len(arrivals) and arrivals[coming].at_s <= clock.now():
-                self._add(coming)
-                coming += 1
-            if engine.has_unfinished:
-                for output in engine.step():
-                    self._requests.finished(output)
-                    self._num_ended += 1
-            elif coming == len(arrivals):
-                break
-            else:
-                clock.sleep_until(min(until, arrivals[coming].at_s))
-            rounds += 1
-            if self._progress is not None and rounds % _PROGRESS_STEPS == 0:
-                self._progress(self._num_ended, clock.now())
+        self._engine.observe(self._steps)
+        coming = ((arrival.at_s, i) for i, arrival in enumerate(self._arrivals))
+        for i, outputs in enumerate(feed(self._engine, self._clock, coming, self._add, until)):
+            for output in outputs:
+                self._requests.finished(output)
+                self._num_ended += 1
+            if self._progress is not None and i % _PROGRESS_STEPS == 0:
+                self._progress(self._num_ended, self._clock.now())
         return self._outcome(time.perf_counter() - begin)
 
     def _add(self, i: int) -> None:

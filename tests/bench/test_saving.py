@@ -7,7 +7,7 @@ import pytest
 
 from paged_core.api.params import SamplingParams
 from paged_core.bench.saving import Saving, Service, prompts_saving, service_saving
-from paged_core.bench.stub import OPT_13B_A100_40GB, Arrival, StepCost, StubExecutor, drive, stub_engine, stub_facts
+from paged_core.bench.stub import Arrival, StubExecutor, drive, stub_engine, stub_facts
 from paged_core.engine.clock import VirtualClock
 from paged_core.workload.lengths import Lengths
 
@@ -68,7 +68,7 @@ def test_a_service_saves_more_the_longer_its_prompts_are() -> None:
 
 def test_arrivals_are_fed_when_their_time_has_come() -> None:
     clock = VirtualClock()
-    engine = stub_engine(stub_facts(100, 256, 8), StubExecutor(StepCost(base=1000.0)), clock)
+    engine = stub_engine(stub_facts(100, 256, 8), StubExecutor(lambda plan: 1.0), clock)
     arrivals = [Arrival(at, [1, 2, 3], samples(1, 2)) for at in (0.0, 0.5, 100.0)]
     running: list[tuple[float, int]] = []
     drive(engine, clock, arrivals, lambda: running.append((clock.now(), engine.stats().num_steps)), until=1e9)
@@ -78,19 +78,7 @@ def test_arrivals_are_fed_when_their_time_has_come() -> None:
 
 def test_driving_ends_at_its_time_though_requests_are_left() -> None:
     clock = VirtualClock()
-    engine = stub_engine(stub_facts(100, 256, 8), StubExecutor(StepCost(base=1000.0)), clock)
+    engine = stub_engine(stub_facts(100, 256, 8), StubExecutor(lambda plan: 1.0), clock)
     drive(engine, clock, [Arrival(0.0, [1], samples(1, 100))], lambda: None, until=10.0)
     assert clock.now() == 10.0
     assert engine.has_unfinished
-
-
-def test_a_step_costs_its_prompt_tokens_and_its_decodes() -> None:
-    clock = VirtualClock()
-    cost = StepCost(base=10.0, prompt=1.0, context=0.1, sequence=5.0)
-    engine = stub_engine(stub_facts(100, 256, 8), StubExecutor(cost), clock)
-    engine.add_request("a", [1] * 20, samples(1, 2))
-    engine.step()
-    assert clock.now() == pytest.approx((10 + 20) / 1000)
-    engine.step()
-    assert clock.now() == pytest.approx((10 + 20 + 10 + 21 * 0.1 + 5) / 1000)
-    assert OPT_13B_A100_40GB.base > 0

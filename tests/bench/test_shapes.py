@@ -7,7 +7,8 @@ import torch
 
 from paged_core import LLM, SamplingParams
 from paged_core.api.loader import LoaderNeed
-from paged_core.bench.shapes import SHAPES, RandomLoader
+from paged_core.bench.shapes import RandomLoader
+from paged_core.costs.models import MODELS
 from paged_core.errors import RequestError
 from paged_core.model.weights import checked, num_parameters
 from paged_core.plugins import load_plugins
@@ -16,16 +17,16 @@ MODULE = "paged_core.bench.shapes"
 
 
 def test_the_larger_shape_has_one_billion_parameters() -> None:
-    assert num_parameters(RandomLoader(SHAPES["llama-1.1b"]).spec()) == 1_100_048_384
+    assert num_parameters(RandomLoader(MODELS["llama-1.1b"]).spec()) == 1_100_048_384
 
 
 def test_the_shapes_of_llama_3_have_their_parameters() -> None:
-    assert num_parameters(RandomLoader(SHAPES["llama-3-8b"]).spec()) == 8_030_261_248
-    assert num_parameters(RandomLoader(SHAPES["llama-3-1b"]).spec()) == 1_235_814_400
+    assert num_parameters(RandomLoader(MODELS["llama-3-8b"]).spec()) == 8_030_261_248
+    assert num_parameters(RandomLoader(MODELS["llama-3-1b"]).spec()) == 1_235_814_400
 
 
 def test_weights_are_made_where_they_go() -> None:
-    loader = RandomLoader(SHAPES["tiny"], "meta")
+    loader = RandomLoader(MODELS["tiny"], "meta")
     assert {tensor.device.type for _, tensor in loader.weights()} == {"meta"}
     provider = next(one.provider for one in load_plugins(modules=[MODULE]).of_kind("loader") if "random" in one.name)
     made = provider.create(LoaderNeed("random:tiny", device="meta"), None, None)
@@ -33,7 +34,7 @@ def test_weights_are_made_where_they_go() -> None:
 
 
 def test_weights_are_complete_and_every_time_the_same() -> None:
-    loader = RandomLoader(SHAPES["tiny"])
+    loader = RandomLoader(MODELS["tiny"])
     once, again = (dict(checked(loader.spec(), loader.weights())) for _ in range(2))
     assert all(torch.equal(tensor, again[name]) for name, tensor in once.items())
     assert {tensor.dtype for tensor in once.values()} == {torch.bfloat16}
@@ -45,7 +46,7 @@ def test_weights_are_complete_and_every_time_the_same() -> None:
 
 def test_matrices_beyond_what_is_drawn_repeat_it_without_equal_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paged_core.bench.shapes._DRAWN", 1009)
-    matrix = dict(RandomLoader(SHAPES["tiny"]).weights())["head.weight"]
+    matrix = dict(RandomLoader(MODELS["tiny"]).weights())["head.weight"]
     assert torch.equal(matrix.view(-1)[:1009], matrix.view(-1)[1009:2018])
     assert len(matrix.unique(dim=0)) == len(matrix)
 
