@@ -22,9 +22,7 @@ class MaxUtilizationProvider(Provider[SchedulerNeed, Scheduler]):
     kind: ClassVar[str] = "sched"
     api: ClassVar[int] = 1
     priority: ClassVar[int] = 20
-    summary: ClassVar[str] = (
-        "TensorRT-LLM's MAX_UTILIZATION: enters what fits now; the newest pauses when it is full"
-    )
+    summary: ClassVar[str] = "TensorRT-LLM's MAX_UTILIZATION: enters what fits now; the newest pauses when it is full"
     Settings: ClassVar[type[PluginSettings]] = PluginSettings
     capabilities: ClassVar[frozenset[str]] = frozenset({"fcfs", "chunked_prefill"})
 
