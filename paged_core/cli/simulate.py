@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from paged_core.engine.config import EngineConfig
+    from paged_core.sim.capacity import Criterion
     from paged_core.sim.sweep import Load, Point
     from paged_core.sim.system import System
     from paged_core.workload.plan import Workload
@@ -34,7 +35,7 @@ def simulate(parameters: Mapping[str, Any]) -> int:
     """Run the comparison and report it. Returns the exit code: 1 when some system finished nothing at some rate."""
     from paged_core.bench.report import Report
     from paged_core.cli.bench_options import publish
-    from paged_core.sim.sweep import run
+    from paged_core.sim.capacity import Criterion
     from paged_core.sim.tables import tables_of
 
     picture = None if parameters["plot"] is None else Path(parameters["plot"])
@@ -46,10 +47,9 @@ def simulate(parameters: Mapping[str, Any]) -> int:
         raise ConfigError(f"--output {parameters['json']}: there is no such folder")
     systems, facts = _systems(parameters)
     load = _load(parameters, min(one.max_model_len for one in facts.values()))
-    rates = rates_of(parameters) or ((None,) if load.workload.trace is not None else (1.0,))
-    with _progress(len(systems) * len(rates)) as tell:
-        points = run(systems, load, rates, parameters["jobs"], tell)
-    tables = tables_of(points, parameters["limit"])
+    criterion = Criterion(parameters["limit"], parameters["slo_share"])
+    points = _run(parameters, systems, load, criterion)
+    tables = tables_of(points, criterion)
     publish(Report("simulate", _conditions(systems, facts, load, points), tables), parameters)
     if picture is not None:
         from paged_core.sim.plots import draw
@@ -58,6 +58,20 @@ def simulate(parameters: Mapping[str, Any]) -> int:
         title = f"{base.model} on {base.num_devices} x {base.device}, simulated; {points[0].source}"
         draw(points, title, picture, parameters["limit"])
     return 0 if all(point.measures.num_finished for point in points) else 1
+
+
+def _run(parameters: Mapping[str, Any], systems: Mapping[str, System], load: Load, criterion: Criterion) -> list[Point]:
+    from paged_core.sim.sweep import run, run_to_capacity
+
+    rates, jobs = rates_of(parameters), parameters["jobs"]
+    if not parameters["find_capacity"]:
+        every: Sequence[float | None] = rates or ((None,) if load.workload.trace is not None else (1.0,))
+        with _progress(len(systems) * len(every)) as tell:
+            return run(systems, load, every, jobs, tell)
+    if len(rates) > 1 or float("inf") in rates:
+        raise ConfigError("--find-capacity tries rates of its own, beginning with the one of --rate")
+    with _progress(len(systems)) as tell:
+        return run_to_capacity(systems, load, rates[0] if rates else 1.0, criterion, jobs, tell)
 
 
 def _systems(parameters: Mapping[str, Any]) -> tuple[dict[str, System], dict[str, EngineConfig]]:
@@ -72,9 +86,10 @@ def _systems(parameters: Mapping[str, Any]) -> tuple[dict[str, System], dict[str
         num_devices=parameters["num_gpus"],
         cost=parameters["cost"],
         num_blocks=parameters["num_blocks"],
+        num_host_blocks=parameters["num_host_blocks"],
         max_model_len=parameters["max_model_len"],
         max_num_seqs=parameters["max_num_seqs"],
-        token_budget=max(parameters["token_budget"], parameters["max_num_seqs"]),
+        token_budget=parameters["token_budget"],
         chunked_prefill=parameters["chunked_prefill"],
         prefix_cache=parameters["prefix_cache"],
         plugin_modules=tuple(parameters["plugin_modules"]),

@@ -89,6 +89,7 @@ def _machine() -> list[click.Option]:
             type=_COUNT,
             help="Blocks of the KV pool. Default: what the weights leave; the paper's own for its servers.",
         ),
+        Option(["--num-host-blocks"], section=SYSTEM, type=click.IntRange(0), help="To swap to. Default: as many."),
         Option(["--max-model-len"], section=SYSTEM, type=_COUNT, help="Longest sequence. Default: the model's."),
         Option(["--max-num-seqs"], section=SYSTEM, type=_COUNT, default=256, help="That run at a time. Default: 256."),
         Option(["--token-budget"], section=SYSTEM, type=_COUNT, default=2560, help="Tokens of a step. Default: 2560."),
@@ -177,6 +178,19 @@ def _report() -> list[click.Option]:
             type=_ABOVE,
             default=0.5,
             help="Normalized latency, s/token, at which capacity is read. Default: 0.5.",
+        ),
+        Option(
+            ["--slo-share"],
+            section=REPORT,
+            type=click.FloatRange(0, 1),
+            default=0.9,
+            help="Share of requests within the SLO that capacity asks for besides. Default: 0.9.",
+        ),
+        Option(
+            ["--find-capacity"],
+            section=REPORT,
+            is_flag=True,
+            help="Try rates, from the one of --rate on, until capacity is known to 2 %.",
         ),
         Option(
             ["--warmup"],

@@ -10,8 +10,24 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from paged_core.sim.measures import Measures
+
 LIMIT_S = 0.5
 """Normalized latency, seconds a token, at which the paper's curves are read: where they have left the ground."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """What "served" means: a mean normalized latency of `limit_s` seconds a token at most, and of the requests a share
+    of `good` within the SLO where there is one."""
+
+    limit_s: float = LIMIT_S
+    good: float = 0.9
+
+    def latency(self, measures: Measures) -> float:
+        """Seconds a token; infinite where too few keep the SLO."""
+        share = measures.good_share
+        return measures.latency if share is None or share >= self.good else math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""Sweep: every system at every rate, on the same requests; in as many processes as asked for."""
+"""Sweep: every system at every rate, or up to its capacity, on the same requests; in as many processes as asked for."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
+from paged_core.sim.capacity import search
 from paged_core.sim.measures import WARMUP, Window, measure
 from paged_core.sim.simulation import simulate
 from paged_core.workload.plan import Workload, plan_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from paged_core.bench.serve.figures import Slo
+    from paged_core.sim.capacity import Criterion
     from paged_core.sim.measures import Measures
     from paged_core.sim.system import System
 
@@ -70,6 +72,7 @@ class _Task:
     system: System
     load: Load
     rate: float | None
+    criterion: Criterion | None = None
 
 
 def run(
@@ -85,20 +88,56 @@ def run(
     ConfigError among it.
     """
     tasks = [_Task(name, system, load, rate) for name, system in systems.items() for rate in rates]
+    return _all(tasks, jobs, progress)
+
+
+def run_to_capacity(
+    systems: Mapping[str, System],
+    load: Load,
+    first: float,
+    criterion: Criterion,
+    jobs: int = 1,
+    progress: Progress = lambda done: None,
+) -> list[Point]:
+    """The points at all rates that a search for each system's capacity tries, from `first` requests a second on.
+
+    `progress` is told how many systems are done.
+    """
+    tasks = [_Task(name, system, load, first, criterion) for name, system in systems.items()]
+    return _all(tasks, jobs, progress)
+
+
+def _all(tasks: Sequence[_Task], jobs: int, progress: Progress) -> list[Point]:
     if min(jobs, len(tasks)) > 1:
         return list(_in_processes(tasks, min(jobs, len(tasks)), progress))
-    return [_point(task, progress, i) for i, task in enumerate(tasks)]
+    return [point for i, task in enumerate(tasks) for point in _points(task, progress, i)]
 
 
 def _in_processes(tasks: Sequence[_Task], jobs: int, progress: Progress) -> Iterator[Point]:
     # Fresh processes: a fork of one that has started compute threads may hang.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done, point in enumerate(pool.map(_point, tasks), start=1):
+        for done, points in enumerate(pool.map(_points, tasks), start=1):
             progress(done)
-            yield point
+            yield from points
 
 
-def _point(task: _Task, progress: Progress = lambda done: None, done_before: int = 0) -> Point:
+def _points(task: _Task, progress: Progress = lambda done: None, done_before: int = 0) -> list[Point]:
+    """The points of one task, by rate."""
+    criterion = task.criterion
+    if criterion is None or task.rate is None:
+        return [_point(task, progress, done_before)]
+    found: dict[float, Point] = {}
+
+    def latency(rate: float) -> float:
+        found[rate] = _point(replace(task, rate=rate), lambda done: None)
+        return criterion.latency(found[rate].measures)
+
+    search(latency, task.rate, criterion.limit_s)
+    progress(done_before + 1)
+    return [found[rate] for rate in sorted(found)]
+
+
+def _point(task: _Task, progress: Progress, done_before: int = 0) -> Point:
     load, begun = task.load, time.perf_counter()
     plan = plan_of(load.workload, task.rate)
     outcome = simulate(

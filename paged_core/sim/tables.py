@@ -6,12 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from paged_core.bench.report import Cell, Column, Table
-from paged_core.sim.capacity import LIMIT_S, capacity
+from paged_core.sim.capacity import capacity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paged_core.bench.serve.figures import Quantiles
+    from paged_core.sim.capacity import Criterion
     from paged_core.sim.sweep import Point
 
 _WHO = (Column("system", "system"), Column("rate", "rate", ".4g"))
@@ -58,11 +59,11 @@ _CAPACITY = (
 )
 
 
-def tables_of(points: Sequence[Point], limit_s: float = LIMIT_S) -> list[Table]:
+def tables_of(points: Sequence[Point], criterion: Criterion) -> list[Table]:
     """Latency, throughput and memory of every system at every rate; where rates are several, what each carries."""
     found = [_latency(points), _throughput(points), _memory(points)]
     if len({point.rate for point in points}) > 1:
-        found.append(_capacities(points, limit_s))
+        found.append(_capacities(points, criterion))
     return found
 
 
@@ -107,13 +108,17 @@ def _memory(points: Sequence[Point]) -> Table:
     return table
 
 
-def _capacities(points: Sequence[Point], limit_s: float) -> Table:
-    table = Table(f"Capacity: the rate at which the mean normalized latency passes {limit_s:g} s/token", _CAPACITY)
+def _capacities(points: Sequence[Point], criterion: Criterion) -> Table:
+    slo = any(point.measures.num_good is not None for point in points)
+    also = f", {criterion.good:.0%} of the requests within the SLO" if slo else ""
+    table = Table(
+        f"Capacity: the rate up to which requests take {criterion.limit_s:g} s/token on average{also}", _CAPACITY
+    )
     names = list(dict.fromkeys(point.name for point in points))
-    found = [
-        capacity([(point.rate, point.measures.latency) for point in points if point.name == name], limit_s)
-        for name in names
-    ]
+    found = []
+    for name in names:
+        mine = [(point.rate, criterion.latency(point.measures)) for point in points if point.name == name]
+        found.append(capacity(mine, criterion.limit_s))
     for name, one in zip(names, found, strict=True):
         exact = not one.bound and not found[0].bound
         table.add(name, _finite(one.rate), one.bound or "it", one.rate / found[0].rate if exact else None)
