@@ -55,6 +55,7 @@ KINDS = {  # every kind of request goes through the whole matrix: enter a new on
 }  # fmt: skip
 WAITING = {kind for kind in KINDS if "form" in kind or "beams" in kind}  # the next step needs their tokens
 STREAMED = set(KINDS) - {"beams", "form beams"}
+SCHEDULERS = ["fcfs", "prefix", "prefill_first", "no_evict", "max_utilization", "peak", "priority"]
 MIXES = {  # batch mate by batch mate: (kind, prompt)
     "alone": [("three", PROMPTS[6])],
     "one prompt": [(kind, PROMPTS[5]) for kind in KINDS],
@@ -257,7 +258,7 @@ def drawn_shape(draw):
     return {
         "alloc": draw.choice(["alloc_cow", "alloc_radix"]),
         "preempt": draw.choice(["preempt_recompute", "preempt_swap"]),
-        "sched": draw.choice(["sched_fcfs", "sched_prefix"]),
+        "sched": draw.choice(SCHEDULERS),
         "block_size": block_size,
         "num_blocks": draw.randrange(-(-110 // block_size), 1 - (-220 // block_size)),
         "num_host_blocks": draw.choice([0, 4, 64, 200]),
