@@ -177,8 +177,8 @@ class Allocator(ABC):
     def refuses(self, request: Request) -> str | None:
         """Why `request` could not run even with the whole pool to itself; None, the default: it can.
 
-        Asked when a request comes, which is then refused with these words: waiting for room that will never be there, it
-        would hold up everyone behind it. The engine itself refuses prompts that have more blocks than the pool.
+        Asked when a request comes, which is then refused with these words: waiting for room that will never be there
+        it would hold up everyone behind it. The engine itself refuses prompts of more blocks than the pool has.
         """
         return None
 

@@ -128,11 +128,11 @@ class RunScratch(Scratch):
         return before, self._orders(group, before.num_tokens + num_tokens)
 
     def _orders(self, group: Group, num_tokens: int) -> list[int]:
-        allocator = self._allocator
+        allocator, live = self._allocator, group.live
         aside = allocator.spares.get(group.id)
         spares = None if aside is None else [run.order for run in aside]
         found: list[int] = []
-        parts = spread(group.live)
+        parts = spread(live)
         for (seq, own), (_, num) in zip(parts, share_out(parts, num_tokens), strict=True):
             end = seq.num_tokens - own + num
             if not num or end <= allocator.slots_of(seq):

@@ -63,8 +63,8 @@ class RunAllocator(Allocator):
         if Buddy(self.num_blocks).fits([order] * num):
             return None
         return (
-            f"{num} run(s) of {1 << order} blocks of {self.block_size} are set aside for such a request, and the pool of "
-            f"{self.num_blocks} blocks has no place for them: give it more with --kv-memory, or reserve less"
+            f"{num} run(s) of {1 << order} blocks of {self.block_size} are set aside for such a request, and the pool "
+            f"of {self.num_blocks} blocks has no place for them: give it more with --kv-memory, or reserve less"
         )
 
     def scratch(self, running: list[Group], decode_rows: NDArray[np.int32]) -> RunScratch:

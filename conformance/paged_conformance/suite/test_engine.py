@@ -43,10 +43,8 @@ def assert_equal_tokens(plugins: Plugins, num_slots: int, *, chunked: bool = Tru
     how many were preempted."""
     expected = undisturbed(plugins, ASKS)
     num_preempted = 0
-    if (
-        names.get("alloc", "auto") != "auto"
-        and "reserves_ahead" in plugins.records[names["alloc"]].provider.capabilities
-    ):
+    chosen = plugins.records.get(names.get("alloc", "auto"))
+    if chosen is not None and "reserves_ahead" in chosen.provider.capabilities:
         num_slots = max(num_slots, LONGEST)
     for block_size, cache, budget in itertools.product(BLOCK_SIZES, (True, False), (11, 64) if chunked else (64,)):
         num_blocks = max(2, num_slots // block_size)

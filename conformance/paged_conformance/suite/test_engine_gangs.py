@@ -12,8 +12,8 @@ import pytest
 from paged_conformance.benches.traffic import shape_for
 from paged_conformance.marks import layer
 from paged_core.api.params import SamplingParams, branch_seed
-from paged_core.testing.build import build_engine
 from paged_core.errors import RequestError
+from paged_core.testing.build import build_engine
 from paged_core.testing.shadow import ShadowExecutor
 
 if TYPE_CHECKING:
