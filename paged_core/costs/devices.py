@@ -23,7 +23,8 @@ class Device:
     ops_per_s         16-bit products with 32-bit sums, by data sheet
     link_bytes_per_s  to the next device, one way: what an all-reduce passes through
     read_share, ops_share   of bandwidth and operations that real kernels reach
-    step_s, layer_s   what every step and every layer of it takes on top: launches, scheduling, small kernels
+    step_s, layer_s, sequence_s   what every step, layer and sequence of it take on top: launches, sampling
+    all_reduce_s      what an all-reduce takes besides its bytes: a launch and a barrier
     usable_share      of the memory that weights, pool and working memory may take together
     """
 
@@ -36,18 +37,28 @@ class Device:
     ops_share: float = 0.6
     step_s: float = 2e-3
     layer_s: float = 4e-5
+    sequence_s: float = 5e-6
+    all_reduce_s: float = 2e-5
     usable_share: float = 0.9
 
+
+_IN_2023 = {
+    "read_share": 0.68,
+    "ops_share": 0.58,
+    "layer_s": 8e-5,
+    "sequence_s": 6e-5,
+    "all_reduce_s": 6e-5,
+}
+"""What the coefficients say that were published of the engine of that year, without graphs: see `calibrated`."""
 
 DEVICES: Mapping[str, Device] = {
     device.name: device
     for device in (
-        # The engine that the published coefficients were fitted on spent about 0.14 ms a layer (Python, no graphs)
-        Device("a100-40gb", 40 * GIB, 1.555e12, 312e12, 300e9, layer_s=1.4e-4),
-        Device("a100-80gb", 80 * GIB, 2.039e12, 312e12, 300e9, layer_s=1.4e-4),
+        Device("a100-40gb", 40 * GIB, 1.555e12, 312e12, 300e9, **_IN_2023),
+        Device("a100-80gb", 80 * GIB, 2.039e12, 312e12, 300e9, **_IN_2023),
         Device("h100-80gb", 80 * GIB, 3.35e12, 989e12, 450e9),
         Device("h200", 141 * 10**9, 4.8e12, 989e12, 450e9),
-        Device("l4", 24 * GIB, 300e9, 121e12, 16e9),
+        Device("l4", 24 * GIB, 300e9, 121e12, 16e9, all_reduce_s=5e-5),
     )
 }
 """By name."""

@@ -2,7 +2,7 @@
 
     matrices    max(weights read once, products of all tokens), and the head for every draw
     attention   max(keys and values read, products of every token with all before it)
-    on top      a fixed time a step and a layer, and two all-reduces a layer between several devices
+    on top      a fixed time a step, a layer and a sequence, and two all-reduces a layer between several devices
 
 Every matrix, head and KV head is split over the devices; what each holds it reads by itself (tensor parallel).
 """
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from paged_core.api.model import ModelSpec
     from paged_core.costs.devices import Device
     from paged_core.costs.work import StepWork
-
-ALL_REDUCE_S = 2e-5
-"""Latency of one all-reduce on top of its bytes: a launch and a barrier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,8 @@ class Roofline:
         kept = (work.decode_context + work.prefill_context) * model.kv_elements * self.kv_bytes
         pairs = work.prefill_squares / 2 + work.decode_context
         attention = max(kept * read_s, pairs * model.pair_ops * op_s)
-        fixed = device.step_s + model.num_layers * device.layer_s
+        num_seqs = work.num_decodes + work.num_prefills
+        fixed = device.step_s + model.num_layers * device.layer_s + num_seqs * device.sequence_s
         return (matrices + attention) * share + fixed + self._all_reduces(work.num_tokens)
 
     def describe(self) -> str:
@@ -58,13 +56,11 @@ class Roofline:
 
     def _all_reduces(self, num_tokens: int) -> float:
         """Two a layer, in a ring: each device sends and receives 2 (k - 1) / k of the bytes."""
-        k = self.num_devices
+        k, device = self.num_devices, self.device
         if k == 1:
             return 0.0
         sent = 2 * (k - 1) / k * num_tokens * self.model.hidden_size * 2
-        return (
-            2 * self.model.num_layers * (ALL_REDUCE_S + sent / (self.device.link_bytes_per_s * self.device.read_share))
-        )
+        return 2 * self.model.num_layers * (device.all_reduce_s + sent / (device.link_bytes_per_s * device.read_share))
 
 
 def roofline(spec: ModelSpec, device: Device, num_devices: int = 1) -> Roofline:
