@@ -7,6 +7,9 @@ penalties follow, so that a processor never sees a penalised logit. Log-probabil
 The object in the parameters is a template and is never changed: the sampler takes a `fork` for every branch and tells
 it the tokens of its branch. What it does may depend on nothing else (law 16): a restarted branch (beam search,
 recompute) is a new fork that is told the whole output again.
+
+Where steps run in other processes the template travels there by pickle. An object in it whose class says
+`travels_once = True` is sent when it is first met and shared by all templates that hold it.
 """
 
 from __future__ import annotations

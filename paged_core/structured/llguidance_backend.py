@@ -48,11 +48,14 @@ class _Tokens:
 
 
 class LLGuidance:
-    """`Backend` over the package llguidance."""
+    """`Backend` over the package llguidance. To another process it travels as its vocabulary, once."""
+
+    travels_once = True
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         import llguidance
 
+        self._vocabulary = vocabulary
         self._llguidance: Any = llguidance
         wrapper = llguidance.TokenizerWrapper(_Tokens(vocabulary))
         self._tokenizer = llguidance.LLTokenizer(
@@ -60,6 +63,9 @@ class LLGuidance:
         )
         self._limits = llguidance.LLParserLimits(verbose_errors=False)
         self._num_words = -(-len(vocabulary.tokens) // 32)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LLGuidance, (self._vocabulary,)
 
     def compile(self, spec: GrammarSpec) -> bytes:
         """Nothing: the text is the compiled form. Compiled here to see that it can be, and within the limits."""
@@ -80,7 +86,7 @@ class LLGuidance:
         matcher = matcher_type(self._tokenizer, grammar, log_level=0, limits=self._limits)
         if matcher.is_error():
             raise GrammarError(_first_line(matcher.get_error()))
-        return _Grammar(matcher, 4096 + _BYTES_PER_CHARACTER * len(grammar))
+        return _Grammar(matcher, 4096 + _BYTES_PER_CHARACTER * len(grammar), (self, spec))
 
     def _text(self, spec: GrammarSpec) -> str:
         matcher, text = self._llguidance.LLMatcher, spec.text
@@ -101,8 +107,14 @@ class LLGuidance:
 
 
 class _Grammar:
-    def __init__(self, matcher: Any, num_bytes: int) -> None:
-        self._matcher, self.num_bytes = matcher, num_bytes
+    travels_once = True
+
+    def __init__(self, matcher: Any, num_bytes: int, source: tuple[LLGuidance, GrammarSpec]) -> None:
+        self._matcher, self.num_bytes, self._source = matcher, num_bytes, source
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        backend, spec = self._source
+        return backend.load, (spec, b"")
 
     def matcher(self) -> _Matcher:
         return _Matcher(self._matcher.deep_copy())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,14 @@ class GrammarProcessor(LogitsProcessor):
         self._grammar, self._jump = grammar, jump
         self._matcher = grammar.matcher()
         self._num_accepted = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process a template travels as its grammar."""
+        return GrammarProcessor._template, (self._grammar, self._jump)
+
+    @classmethod
+    def _template(cls, grammar: CompiledGrammar, jump: bool) -> GrammarProcessor:
+        return cls(grammar, jump=jump)
 
     def fork(self) -> GrammarProcessor:
         """A processor at the beginning of the same grammar."""

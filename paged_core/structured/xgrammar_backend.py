@@ -21,11 +21,14 @@ _WHERE = re.compile(r"^\[[\d:]+\] \S+:\d+: (Check failed: \(.*?\) is false: )?")
 
 
 class XGrammar:
-    """`Backend` over the package xgrammar."""
+    """`Backend` over the package xgrammar. To another process it travels as its vocabulary, once."""
+
+    travels_once = True
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         import xgrammar
 
+        self._vocabulary = vocabulary
         self._xgrammar: Any = xgrammar
         self._info: Any = xgrammar.TokenizerInfo(
             list(vocabulary.tokens),
@@ -34,12 +37,15 @@ class XGrammar:
         )
         self._num_words = -(-len(vocabulary.tokens) // 32)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return XGrammar, (self._vocabulary,)
+
     def compile(self, spec: GrammarSpec) -> bytes:
         """The grammar in xgrammar's own JSON."""
         compiler = self._xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         try:
             compiled = self._compiled(compiler, spec)
-            _Grammar(self._xgrammar, compiled).matcher().fill(np.zeros(self._num_words, dtype=np.int32))
+            _Grammar(self, spec, compiled).matcher().fill(np.zeros(self._num_words, dtype=np.int32))
             return bytes(compiled.serialize_json(), "utf-8")
         except MemoryError:
             raise
@@ -50,9 +56,12 @@ class XGrammar:
 
     def load(self, spec: GrammarSpec, payload: bytes) -> _Grammar:
         """The grammar, ready in milliseconds."""
-        del spec
         compiled = self._xgrammar.CompiledGrammar.deserialize_json(payload.decode(), self._info)
-        return _Grammar(self._xgrammar, compiled)
+        return _Grammar(self, spec, compiled)
+
+    def matcher(self, compiled: Any) -> Any:
+        """The library's matcher of a compiled grammar."""
+        return self._xgrammar.GrammarMatcher(compiled)
 
     def _compiled(self, compiler: Any, spec: GrammarSpec) -> Any:
         if spec.kind == "regex":
@@ -71,12 +80,17 @@ class XGrammar:
 
 
 class _Grammar:
-    def __init__(self, xgrammar: Any, compiled: Any) -> None:
-        self._xgrammar, self._compiled = xgrammar, compiled
+    travels_once = True
+
+    def __init__(self, backend: XGrammar, spec: GrammarSpec, compiled: Any) -> None:
+        self._backend, self._spec, self._compiled = backend, spec, compiled
         self.num_bytes: int = compiled.memory_size_bytes
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._backend.load, (self._spec, bytes(self._compiled.serialize_json(), "utf-8"))
+
     def matcher(self) -> _Matcher:
-        return _Matcher(self._xgrammar.GrammarMatcher(self._compiled))
+        return _Matcher(self._backend.matcher(self._compiled))
 
 
 class _Matcher:
