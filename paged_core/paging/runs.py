@@ -241,7 +241,8 @@ class RunAllocator(Allocator):
     # -- small parts ----------------------------------------------------------------------------------------------
 
     def _order(self, request: Request, num_tokens: int) -> int:
-        least, asked = (order_for(-(-slots // self.block_size)) for slots in (num_tokens, self.reserve(request)))
+        slots = min(self.reserve(request), self.max_len)
+        least, asked = (order_for(-(-num // self.block_size)) for num in (num_tokens, slots))
         return max(least, min(asked, self.buddy.top))
 
     def _move(self, seq: Sequence, run: Chunk) -> list[BlockCopy]:
@@ -251,7 +252,7 @@ class RunAllocator(Allocator):
             self.held.setdefault(row, []).append(old)
         self.runs[row] = run
         self.capacity[row] = run.size * self.block_size
-        self.asked[row] = min(max(self.reserve(seq.request), seq.num_tokens), self.capacity[row])
+        self.asked[row] = min(max(self.reserve(seq.request), seq.num_tokens), self.max_len, self.capacity[row])
         length = min(run.size, self.tables.shape[1])
         self.tables[row, :length] = np.arange(run.start, run.start + length, dtype=np.int32)
         if source is None:

@@ -7,6 +7,7 @@ PARTIAL = "test_allocator_partial.py::"
 SCRATCH, PLANS = "test_allocator_scratch.py::", "test_allocator_plans.py::"
 TRACES = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
 COST = "test_cost.py::"
+GANGS = "test_engine_gangs.py::"
 
 CAUGHT_BY = {
     "alloc_leaks_on_free": BLOCKS + "test_after_the_last_sequence_left_every_block_is_free",
@@ -57,6 +58,19 @@ PARTIAL_CAUGHT_BY = {
     "alloc_borrows_cold": PARTIAL + "test_beginnings_are_shared_with_nobody_else",
 }
 
+RUNS_CAUGHT_BY = {
+    "alloc_never_merges": BLOCKS + "test_a_pool_that_was_emptied_is_as_good_as_a_new_one",
+    "alloc_overlaps": BLOCKS + "test_every_block_of_the_pool_can_be_used_and_is_handed_out_once",
+    "alloc_copies_nothing": TRACES,
+    "alloc_branches_forget": GANGS + "test_branches_do_not_depend_on_how_this_allocator_shares",
+    "alloc_lets_go_at_once": TRACES,
+    "alloc_keeps_spares": GANGS + "test_beams_do_not_depend_on_how_this_allocator_shares",
+    "alloc_counts_blocks": PLANS + "test_whatever_a_scratch_accepted_can_be_carried_out_in_ledger_order",
+    "alloc_refuses_nobody": BLOCKS + "test_a_request_is_refused_exactly_if_the_empty_pool_has_no_room_for_its_prompt",
+    "alloc_holds_less": BLOCKS + "test_held_slots_are_no_fewer_than_tokens_and_no_more_than_used_blocks_have",
+    "alloc_holds_more": BLOCKS + "test_tokens_within_what_is_set_aside_take_no_block_and_move_nothing",
+}
+
 
 def test_every_broken_allocator_is_caught(harness) -> None:
     harness.assert_all_die("alloc", "alloc_mutants", CAUGHT_BY, healthy="alloc_cow")
@@ -68,6 +82,25 @@ def test_every_broken_scratch_and_every_costly_step_is_caught(harness) -> None:
 
 def test_every_broken_hit_inside_a_block_is_caught(harness) -> None:
     harness.assert_all_die("alloc", "alloc_partial_mutants", PARTIAL_CAUGHT_BY, healthy="alloc_cow")
+
+
+def test_every_broken_allocator_of_runs_is_caught(harness) -> None:
+    harness.assert_all_die("alloc", "alloc_run_mutants", RUNS_CAUGHT_BY, healthy="alloc_contiguous")
+
+
+def test_allocators_of_runs_are_sound_however_much_they_reserve(harness) -> None:
+    """Also one whose sequences outgrow what was set aside, and move."""
+    names = ["alloc_pow2", "alloc_oracle", "alloc_guess"]
+    files = [path.split("::")[0] for path in (BLOCKS, SCRATCH, PLANS, TRACES, GANGS)]
+    plugins = harness.run_report("alloc", ["alloc_run_mutants"], names, files)
+    assert sorted(plugin["name"] for plugin in plugins) == sorted(names)
+    broken = [
+        f"{plugin['name']}: {test}: {facts.get('message', '')}"
+        for plugin in plugins
+        for test, facts in plugin["tests"].items()
+        if facts["outcome"] != "passed"
+    ]
+    assert not broken, "\n".join(broken)
 
 
 def test_any_trace_alone_finds_what_no_scenario_names(harness) -> None:

@@ -94,6 +94,33 @@ def test_after_the_last_sequence_left_every_block_is_free(alloc: Candidate) -> N
         world.drain()
 
 
+def test_a_pool_that_was_emptied_is_as_good_as_a_new_one(alloc: Candidate) -> None:
+    """Law 8 for those whose room can lie in pieces: what fitted before anyone came fits again after all have left."""
+
+    def largest(world: World) -> int:
+        for length in range(world.num_blocks * world.size, 0, -1):
+            seq = world.seq(range(5000, 5000 + length))
+            world.open(seq)
+            fits = world.grow(seq, length)
+            world.free_seq(seq)
+            if fits:
+                return length
+        return 0
+
+    world = World(alloc, Shape(num_blocks=11, max_blocks=16))
+    best = largest(world)
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0), (1, 3, 0, 2)):
+        seqs = [world.seq(range(1000 * i, 1000 * i + (2 * i + 1) * world.size)) for i in range(4)]
+        for seq in seqs:
+            world.open(seq)
+            world.compute(seq)
+        for index in order:
+            world.free_seq(seqs[index])
+        world.scratch()
+        assert largest(world) == best, f"law 8: a prompt of {best} tokens fitted a new pool and this one no more"
+    world.drain()
+
+
 def test_freeing_a_sequence_without_a_table_does_nothing(alloc: Candidate) -> None:
     world = World(alloc, Shape(max_blocks=2))
     world.start(range(world.size + 1))
