@@ -44,7 +44,8 @@ class Capacity:
 def capacity(points: Iterable[tuple[float, float]], limit: float = LIMIT_S) -> Capacity:
     """Where (rate, latency) first passes `limit`, latency taken to grow exponentially between neighbouring rates.
 
-    ValueError without points. A latency of infinity counts as just above every limit.
+    The slower of the two where nothing can be said about what is between: one of the rates or latencies is infinite.
+    ValueError without points.
     """
     known = sorted(points)
     if not known:
@@ -53,8 +54,9 @@ def capacity(points: Iterable[tuple[float, float]], limit: float = LIMIT_S) -> C
         return Capacity(known[0][0], "below")
     for (slow, low), (fast, high) in pairwise(known):
         if high > limit:
-            share = math.log(limit / low) / math.log(high / low) if 0 < low < limit and math.isfinite(high) else 0.0
-            return Capacity(slow + share * (fast - slow))
+            if not 0 < low < limit or math.isinf(high) or math.isinf(fast):
+                return Capacity(slow)
+            return Capacity(slow + math.log(limit / low) / math.log(high / low) * (fast - slow))
     return Capacity(known[-1][0], "at least")
 
 

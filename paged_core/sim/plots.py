@@ -48,7 +48,8 @@ def draw(points: Sequence[Point], title: str, path: Path, limit_s: float = LIMIT
         axes = figure.add_subplot(2, 2, number, ylabel=label)
         (_curves if several else _bars)(axes, shown, curves)
         # A time per token varies little, and a bar shows its size only from zero; the others explode
-        if label.startswith("time per") or (number == 1 and not several):
+        little = label.startswith("time per") or (number == 1 and not several)
+        if little or not any(value(point.measures) for point in shown for value in curves.values()):
             axes.set_ylim(bottom=0)
         else:
             axes.set_yscale("log")

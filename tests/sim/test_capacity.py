@@ -31,6 +31,7 @@ def test_a_rate_at_the_limit_is_within_it_and_one_without_answers_is_not() -> No
     assert capacity([(1.0, 0.5), (2.0, 1.0)], 0.5) == Capacity(1.0)
     assert capacity([(1.0, 0.1), (2.0, math.inf)], 0.5) == Capacity(1.0)
     assert capacity([(1.0, 0.0), (2.0, 1.0)], 0.5) == Capacity(1.0)
+    assert capacity([(1.0, 0.1), (math.inf, 9.0)], 0.5) == Capacity(1.0)
 
 
 @pytest.mark.parametrize("knee", [0.013, 0.9, 1.0, 77.0])
