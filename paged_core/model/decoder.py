@@ -161,6 +161,11 @@ class Decoder:
             torch.index_select(sin, 0, positions, out=sin_room)
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is a rank of a group, and waits for the others in every layer."""
+        return self._vocabulary is not None
+
+    @property
     def waits_for_device(self) -> str:
         """Why a forward pass needs the host to read something of the device, or ""."""
         mixed = any(isinstance(layer.feed_forward, Mixture) for layer in self._layers)

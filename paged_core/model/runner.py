@@ -51,7 +51,9 @@ class Runner:
         self._caches = caches
         self._tables, self._block_size = tables
         self._drawn = np.zeros(0, dtype=np.int32)
-        self._pressure = CpuPressure(torch.get_num_threads()) if decoder.device.type == "cpu" else None
+        # a rank waits for others all the time, which says nothing about other processes
+        judges = decoder.device.type == "cpu" and not decoder.is_part
+        self._pressure = CpuPressure(torch.get_num_threads()) if judges else None
 
     def watch(self, trace: Trace) -> None:
         """Time the parts of every step from now on."""

@@ -122,7 +122,11 @@ def join(
             raise ConfigError(f"this torch {torch.__version__} was built without NCCL, which ranks on GPUs need")
         nccl = dist.ProcessGroupNCCL.Options()
         nccl._timeout = limit
-        return TorchCollective(dist.ProcessGroupNCCL(store, shard.rank, shard.size, nccl))
+        collective = TorchCollective(dist.ProcessGroupNCCL(store, shard.rank, shard.size, nccl))
+        # NCCL connects the ranks when they first meet: better here than in the middle of loading
+        collective.gather_logits(collective.all_reduce(torch.zeros((1, 1), device=device)))
+        torch.cuda.synchronize(device)
+        return collective
 
 
 @contextmanager
