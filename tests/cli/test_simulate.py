@@ -95,7 +95,8 @@ def test_capacity_is_found_by_trying(tmp_path: Path) -> None:
     limits = ("--num-blocks", "40", "--limit", "0.1", "--rate", "8")
     result = simulate("--find-capacity", *small, *limits, "--output", str(path))
     assert result.exit_code == 0, result.stderr
-    latency, _, _, (found) = tables(path)
+    latency, _, _, capacities = tables(path)
+    (found,) = capacities
     rates = [row["rate"] for row in latency]
     below = max(row["rate"] for row in latency if row["normalized_s"] <= 0.1)
     above = min(row["rate"] for row in latency if row["normalized_s"] > 0.1)
