@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from paged_core.cluster.fleet import ENGINE, Fleet
+from paged_core.cluster.deploying import deploy
+from paged_core.cluster.fleet import Fleet
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,14 +22,14 @@ if TYPE_CHECKING:
     from paged_core.server.settings import ServeSettings
 
 log = logging.getLogger("paged_core.cluster")
-news = logging.getLogger("paged_core.news")
 _STORE_BYTES = 128 << 20
 """Of the object store: messages are small and never lie there."""
-_LAST_WORDS_S = 5.0
+_LAST_WORDS_S = 10.0
+_REACH_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token"}
-_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's word for "no other machine will join": every port of Ray's is then the loopback interface's."""
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
+_ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
+"""Ray's word for "no other machine will join", so that its ports are the loopback interface's; and they want a token."""
 
 
 @contextmanager
@@ -42,47 +44,37 @@ def replicas(flags: Mapping[str, Any], settings: ServeSettings) -> Iterator[Remo
         from ray import serve
 
         if not log.isEnabledFor(logging.INFO):
-            logging.getLogger("ray.serve").setLevel(logging.WARNING)
+            logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what matters we say ourselves
         serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO"})
         name = f"paged-core-{uuid.uuid4().hex[:8]}"
         try:
-            handle = _deploy(fleet, name)
+            handle = deploy(fleet, name)
             yield RemoteLLM(handle, fleet, handle.facts.remote().result())
         finally:
-            _delete(name, settings.drain)
+            _delete(name)
 
 
-def _deploy(fleet: Fleet, name: str) -> Any:
-    from ray import serve
-
-    number = f"{fleet.least}" if fleet.most == fleet.least else f"{fleet.least} to {fleet.most}"
-    news.info("starting %s replicas of %s on Ray", number, fleet.name)
-    try:
-        return serve.run(fleet.engines(), name=name, route_prefix=None)
-    except RuntimeError as error:
-        status = serve.status().applications.get(name)
-        told = status.deployments[ENGINE].message if status and ENGINE in status.deployments else str(error)
-        raise ConfigError(f"the replicas cannot start: {reason_in(told)}") from error
-
-
-def _delete(name: str, drain_s: float) -> None:
-    """Let Ray drain and stop the replicas. Not for ever: where Ray itself was stopped first nobody would answer."""
+def _delete(name: str) -> None:
+    """Let Ray stop the replicas, which nobody uses any more. Not for ever: where Ray itself was stopped first, by a
+    signal to all processes, nobody would answer."""
     from ray import serve
 
     deleting = threading.Thread(target=serve.delete, args=(name,), name="paged-core-end", daemon=True)
     deleting.start()
-    deleting.join(drain_s + _LAST_WORDS_S)
+    deleting.join(_LAST_WORDS_S)
     if deleting.is_alive():
-        log.warning("Ray has not ended the application %s in %.0f s: left", name, drain_s + _LAST_WORDS_S)
+        log.warning("Ray has not ended the application %s in %.0f s: left", name, _LAST_WORDS_S)
 
 
-def reason_in(message: str) -> str:
-    """The line of Ray's report on a replica that says what went wrong there: the exception, without its traceback."""
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    raised = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
-    line = (raised or lines or ["no reason is known"])[-1]
-    kind, colon, rest = line.partition(": ")
-    return rest if colon and "." in kind and " " not in kind else line
+def _reach(address: str) -> None:
+    """ConfigError when nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), _REACH_S).close()
+    except OSError as error:
+        raise ConfigError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -101,6 +93,8 @@ def _ray(fleet: Fleet) -> Iterator[None]:
             "object_store_memory": _STORE_BYTES,
             "include_dashboard": False,
         }
+    else:
+        _reach(address)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     verbose = log.isEnabledFor(logging.INFO)
     try:
