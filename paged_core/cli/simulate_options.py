@@ -128,7 +128,13 @@ def _requests() -> list[click.Option]:
         Option(["--prompt-tokens"], section=LOAD, type=_COUNT, default=512, help="Of --trace=fixed. Default: 512."),
         Option(["--output-tokens"], section=LOAD, type=_COUNT, default=128, help="Of --trace=fixed. Default: 128."),
         Option(["--slice"], section=LOAD, metavar="BEGIN:END", help="Only these seconds of a trace file."),
-        Option(["--scale-lengths"], section=LOAD, type=_ABOVE, default=1.0, help="Of a trace file, times. Default: 1."),
+        Option(
+            ["--scale-lengths", "--length-factor"],
+            section=LOAD,
+            type=_ABOVE,
+            default=1.0,
+            help="Of a trace file, times. Default: 1.",
+        ),
         Option(["--n"], section=LOAD, type=_COUNT, default=1, help="Answers a request. Default: 1."),
         Option(["--beam-width"], section=LOAD, type=_COUNT, help="Beam search with so many beams."),
         Option(
@@ -157,7 +163,12 @@ def _pace() -> list[click.Option]:
             default=1.0,
             help="Shape of the gaps: 1 is Poisson, less is burstier, inf spaces all alike. Default: 1.",
         ),
-        Option(["--num-prompts"], section=LOAD, type=_COUNT, help="At most so many a rate. Default: no limit."),
+        Option(
+            ["--num-prompts", "--num-requests"],
+            section=LOAD,
+            type=_COUNT,
+            help="At most so many a rate. Default: no limit.",
+        ),
         Option(
             ["--duration"],
             section=LOAD,
