@@ -1,4 +1,9 @@
-"""sched_sjf: the shortest remaining prompt first, with ageing so that long ones are not forgotten."""
+"""sched_sjf: the shortest job first, with ageing so that long ones are not forgotten.
+
+How long an answer will be, nobody knows beforehand: it is predicted by the `max_tokens` that the request announces. In
+a simulation the true length is known, and reading it makes this policy an oracle: what it gains there is the most that
+any prediction could gain.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +20,15 @@ from paged_core.api.scheduler import Decision, Run, Scheduler, SchedulerNeed, Vi
 class SjfSettings(PluginSettings):
     """Settings of sched_sjf."""
 
-    ageing: float = Field(50.0, ge=0.0, description="Tokens by which a prompt counts as shorter per second it waited.")
+    ageing: float = Field(50.0, ge=0.0, description="Tokens by which a job counts as shorter per second it waited.")
+    oracle: bool = Field(True, description="Read true output lengths where a simulation knows them.")
 
 
 class SjfScheduler(Scheduler):
-    """Decodes first, then prompts by remaining length less ageing; memory short: the end of that line leaves."""
+    """Decodes first, then prompts by remaining job less ageing; memory short: the end of that line leaves."""
 
-    def __init__(self, need: SchedulerNeed, ageing: float) -> None:
-        self._chunked, self._ageing = need.chunked_prefill, ageing
+    def __init__(self, need: SchedulerNeed, settings: SjfSettings) -> None:
+        self._chunked, self._ageing, self._oracle = need.chunked_prefill, settings.ageing, settings.oracle
 
     def decide(self, view: View) -> Decision:
         """Run what runs, evicting where memory is short; let others in only when everyone could go on."""
@@ -50,9 +56,12 @@ class SjfScheduler(Scheduler):
         return plan
 
     def admit(self, view: View, plan: Decision, left: int) -> None:
-        """Those who were evicted return first, then the shortest; whole prompts only, beside what is owed already."""
+        """Those who were evicted return first, then the shortest; whole prompts only, beside what is owed already.
+
+        A block for each that runs is owed too: otherwise whoever enters would soon be evicted again.
+        """
         taken = {run.group: run.num_tokens for run in plan.run}
-        owed = sum(self.rest(view, group, taken.get(group, 0)) for group in view.prefilling)
+        owed = sum(self.rest(view, group, taken.get(group, 0)) for group in view.prefilling) + len(view.running)
         seqs = view.num_free_seqs
         for group in [*view.preempted, *sorted(view.waiting, key=lambda group: self.length(view, group))]:
             num = self.share(view, group, left)
@@ -67,8 +76,10 @@ class SjfScheduler(Scheduler):
                 plan.resume.append(group)
 
     def length(self, view: View, group: Group) -> float:
-        """Prompt tokens left to compute after prefix hits, less what waiting earned."""
-        return view.scratch.gap(group) - self._ageing * (view.now - group.arrival)
+        """Tokens left to compute and to be given, predicted ones among them, less what waiting earned."""
+        output = (group.true_output_len if self._oracle else None) or group.max_tokens or 0
+        given = max(seq.num_output for seq in group.live)
+        return view.scratch.gap(group) + output - given - self._ageing * (view.now - group.arrival)
 
     def share(self, view: View, group: Group, left: int) -> int:
         """Tokens that may run out of `left`: all, or a chunk of a prompt. A decoding gang is never cut."""
@@ -86,7 +97,7 @@ class SjfProvider(Provider[SchedulerNeed, Scheduler]):
     """Offers `SjfScheduler`; priority 0, so that `auto` does not choose it unasked."""
 
     name, kind, api, priority = "sched_sjf", "sched", 1, 0
-    summary = "shortest remaining prompt first, with ageing"
+    summary = "shortest job first (prompt and announced output), with ageing"
     capabilities = frozenset({"chunked_prefill"})
     Settings = SjfSettings
 
@@ -99,7 +110,7 @@ class SjfProvider(Provider[SchedulerNeed, Scheduler]):
 
     def create(self, need: SchedulerNeed, settings: Any, plugins: PluginRegistry) -> Scheduler:
         """Build the scheduler."""
-        return SjfScheduler(need, settings.ageing)
+        return SjfScheduler(need, settings)
 
 
 @hookimpl
