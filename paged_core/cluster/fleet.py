@@ -64,7 +64,7 @@ class Fleet:
         on_gpu = choose_device(settings.device) == "cuda"
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         cpus = serve.replica_cpus or (max(1.0, cores // most) if here else 1.0)
-        gpus = serve.replica_gpus or float(on_gpu)
+        gpus = float(on_gpu) if serve.replica_gpus is None else serve.replica_gpus
         if not gpus:
             engine.setdefault("threads", max(1, int(cpus)))
             if here:  # they share the memory of this machine

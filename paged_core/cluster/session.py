@@ -29,7 +29,7 @@ _REACH_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
-"""Ray's word for "no other machine will join", so that its ports are the loopback interface's; and they want a token."""
+"""Ray's word for "no other machine will join": its ports are the loopback interface's then. And they want a token."""
 
 
 @contextmanager

@@ -65,13 +65,19 @@ class ServeSettings(Layered):
         ge=0,
         description="Engines behind this server, as replicas of Ray Serve; 0 is one, in this process, without Ray.",
     )
-    max_replicas: int = Field(0, ge=0, description="Replicas that load may make of them; 0 keeps their number.")
-    ray_address: str = Field(
-        "",
+    max_replicas: int | None = Field(
+        None, ge=1, description="Most replicas that load may make of --replicas. [default: no more than --replicas]"
+    )
+    ray_address: str | None = Field(
+        None,
         description="Ray cluster to join: auto, or HOST:PORT. [default: one on this machine, for this command alone]",
     )
-    replica_cpus: float = Field(
-        0.0, ge=0, description="Processor cores of each replica. [default: its share of this machine's; in a cluster 1]"
+    replica_cpus: float | None = Field(
+        None,
+        gt=0,
+        description="Processor cores of each replica. [default: its share of this machine's; in a cluster 1]",
     )
-    replica_gpus: float = Field(0.0, ge=0, description="GPUs of each replica. [default: 1 where this machine has one]")
+    replica_gpus: float | None = Field(
+        None, ge=0, description="GPUs of each replica. [default: 1 where this machine has one]"
+    )
     docs: bool = Field(False, description="Serve the interactive pages of the API at /docs.")
