@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,41 +32,45 @@ CONFIG = {
 """Fixture T of the test cases: 2 layers, hidden 64, 4 query and 2 KV heads, fp32."""
 
 
-def write_tiny_llama(folder: Path, seed: int = 0) -> Path:
-    """Write config, weights and tokenizer into `folder` (created); returns it. Same seed, same bytes."""
+def write_tiny_llama(folder: Path, seed: int = 0, **changes: Any) -> Path:
+    """Write config, weights and tokenizer into `folder` (created); returns it. Same seed, same bytes. `changes` of
+    CONFIG: its sizes and numbers of heads."""
     import torch
     from safetensors.torch import save_file
 
+    config = CONFIG | changes
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(config))
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: torch.ones(shape) if "norm" in name else torch.randn(shape, generator=generator) * 0.3
-        for name, shape in _shapes().items()
+        for name, shape in _shapes(config).items()
     }
     save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
     _write_tokenizer(folder)
     return folder
 
 
-def _shapes() -> dict[str, tuple[int, ...]]:
+def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    q, kv = (config[f"num_{kind}_heads"] * config["head_dim"] for kind in ("attention", "key_value"))
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (320, 64),
-        "model.norm.weight": (64,),
-        "lm_head.weight": (320, 64),
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (config["vocab_size"], hidden),
     }
-    for i in range(2):
+    for i in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{i}."
         shapes |= {
-            prefix + "input_layernorm.weight": (64,),
-            prefix + "post_attention_layernorm.weight": (64,),
-            prefix + "self_attn.q_proj.weight": (64, 64),
-            prefix + "self_attn.k_proj.weight": (32, 64),
-            prefix + "self_attn.v_proj.weight": (32, 64),
-            prefix + "self_attn.o_proj.weight": (64, 64),
-            prefix + "mlp.gate_proj.weight": (128, 64),
-            prefix + "mlp.up_proj.weight": (128, 64),
-            prefix + "mlp.down_proj.weight": (64, 128),
+            prefix + "input_layernorm.weight": (hidden,),
+            prefix + "post_attention_layernorm.weight": (hidden,),
+            prefix + "self_attn.q_proj.weight": (q, hidden),
+            prefix + "self_attn.k_proj.weight": (kv, hidden),
+            prefix + "self_attn.v_proj.weight": (kv, hidden),
+            prefix + "self_attn.o_proj.weight": (hidden, q),
+            prefix + "mlp.gate_proj.weight": (inner, hidden),
+            prefix + "mlp.up_proj.weight": (inner, hidden),
+            prefix + "mlp.down_proj.weight": (hidden, inner),
         }
     return shapes
 
