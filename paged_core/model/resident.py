@@ -108,6 +108,8 @@ class Resident:
         `collective` is the shard's end of its group; only rank 0 gets a sampler. Raises ConfigError where a GPU has too
         little memory, ModelError for damaged weights.
         """
+        joined = Shard() if collective is None else Shard(collective.rank, collective.size)
+        assert joined == self.shard, f"{self.shard} was given the end of {joined}"
         try:
             self._runner = self._started((num_blocks, num_host_blocks), tables, collective)
         except torch.OutOfMemoryError as error:

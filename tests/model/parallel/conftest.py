@@ -50,6 +50,11 @@ class Case(NamedTuple):
 
 
 @pytest.fixture
+def families() -> list[str]:
+    return list(CASES)
+
+
+@pytest.fixture
 def prompt() -> list[int]:
     return PROMPT
 

@@ -11,19 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-FAMILIES = (
-    *("llama", "llama-biases-tied", "llama-one-kv-head", "qwen2", "qwen3", "phi3", "gemma2", "gemma3"),
-    *("opt", "opt-350m", "gpt2", "mixtral", "qwen3-moe-some-dense"),
-)
 LIMIT_S = 240
 NUM_STEPS = 4
 
 
 @pytest.mark.slow
 def test_logits_and_greedy_tokens_are_those_of_one_process(
-    model_of: Any, agrees: Any, prompt: list[int], tmp_path: Path
+    families: list[str], model_of: Any, agrees: Any, prompt: list[int], tmp_path: Path
 ) -> None:
-    cases = {name: model_of(name) for name in FAMILIES}
+    cases = {name: model_of(name) for name in families}
     work = {
         name: (case.spec, case.weights, [prompt, *([token] for token in case.tokens[: NUM_STEPS - 1])])
         for name, case in cases.items()

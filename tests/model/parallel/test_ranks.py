@@ -21,6 +21,10 @@ FAMILIES = (
 )
 
 
+def test_every_family_of_the_cases_is_named(families: list[str]) -> None:
+    assert list(FAMILIES) == families
+
+
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_and_greedy_tokens_are_those_of_one_process(
