@@ -31,6 +31,7 @@ _BUILTINS = {
     "conformance": ("paged_core.cli.conformance:conformance_command", "Judge plugins by the conformance suite."),
     "bench": ("paged_core.cli.bench:bench_command", "Measure on this machine, with floors and published figures."),
     "simulate": ("paged_core.cli.simulate:simulate_command", "Try policies on traces, on a device that is not here."),
+    "reproduce": ("paged_core.cli.reproduce:reproduce_command", "Find the PagedAttention paper's figures again."),
     "new-plugin": ("paged_core.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
 }
 

@@ -1,0 +1,1 @@
+"""The PagedAttention paper's experiments, run again on this engine in virtual time."""

@@ -1,0 +1,1 @@
+"""The paper's claims, by what they are about."""

@@ -1,0 +1,108 @@
+"""Setups: the systems that the paper compares, each as plugins of this engine around one model on one machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from paged_core.sim.system import System
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Kind = Literal["vllm", "oracle", "pow2", "max", "ft"]
+Mode = Literal["basic", "sample", "beam"]
+ORCAS: tuple[Kind, ...] = ("oracle", "pow2", "max")
+KINDS: tuple[Kind, ...] = ("vllm", *ORCAS, "ft")
+NAMES: Mapping[Kind, str] = {
+    "vllm": "vLLM",
+    "oracle": "Orca (Oracle)",
+    "pow2": "Orca (Pow2)",
+    "max": "Orca (Max)",
+    "ft": "FasterTransformer",
+}
+CALL_S, LINK_BYTES_PER_S = 2.5e-6, 13e9
+"""Of transfers to the host: seconds a key or value chunk costs besides its bytes, and the link, one way.
+
+The paper states neither. Inferred from what it does say of its microbenchmark (Fig. 19): 135 ms in blocks of one token;
+recomputing flat, never 20 % dearer, level at 16 to 64; and from the 0.14 ms that a token of OPT-13B takes to compute by
+the published fit. Over a link of 25 GB/s a token swaps out and in in 0.066 ms, half of that, however many there are; so
+the paper's link must have been slower.
+"""
+MAX_LEN = 2048
+"""Positions of the OPT models: no request may be longer, and `max` reserves as much."""
+
+
+MACHINES: Mapping[str, tuple[str, int]] = {
+    "opt-13b": ("a100-40gb", 1),
+    "opt-66b": ("a100-40gb", 4),
+    "opt-175b": ("a100-80gb", 8),
+    "llama-13b": ("a100-40gb", 1),  # its memory is not stated; that of OPT-13B is assumed
+}
+"""Device and number of devices of each model in the paper (its Table 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """One system under one kind of load, but for the rate.
+
+    lengths     a name in `paged_core.sim.reproduce.load`
+    width       samples or beams a request
+    preempt     how a victim leaves (paged systems only)
+    slots       of KV cache; 0: as many as the paper states for the machine
+    """
+
+    kind: Kind = "vllm"
+    model: str = "opt-13b"
+    lengths: str = "sharegpt"
+    mode: Mode = "basic"
+    width: int = 1
+    block_size: int = 16
+    preempt: str = "recompute"
+    slots: int = 0
+
+    @property
+    def name(self) -> str:
+        """Unique among setups, readable: `vllm opt-13b sharegpt`, and what differs from the paper's defaults."""
+        parts = [self.kind, self.model, self.lengths]
+        parts += [f"{self.mode}-{self.width}"] if self.mode != "basic" else []
+        parts += [f"block-{self.block_size}"] if self.block_size != 16 else []
+        parts += [self.preempt] if self.preempt != "recompute" else []
+        parts += [f"slots-{self.slots}"] if self.slots else []
+        return " ".join(parts)
+
+    def system(self) -> System:
+        """The engine that plays this system: the paper's scheduler, and the allocator that makes the difference."""
+        device, num_devices = MACHINES[self.model]
+        base = System(
+            model=self.model,
+            device=device,
+            num_devices=num_devices,
+            block_size=self.block_size,
+            num_blocks=self.slots // self.block_size if self.slots else None,
+            max_model_len=MAX_LEN,
+            chunked_prefill=False,
+        )
+        if self.kind == "vllm":
+            shares = self.lengths.startswith("translation")
+            link = {"exec_sim": {"call_us": CALL_S * 1e6, "link_gb_per_s": LINK_BYTES_PER_S / 1e9}}
+            return replace(
+                base,
+                alloc="alloc_cow",
+                sched="sched_prefill_first",
+                preempt=f"preempt_{self.preempt}",
+                prefix_cache=shares,
+                plugins=link,
+            )
+        reservation = "max" if self.kind == "ft" else self.kind
+        scheduler = "sched_static" if self.kind == "ft" else "sched_prefill_first"
+        plugins: dict[str, dict[str, Any]] = {"alloc_contiguous": {"reservation": reservation}}
+        return replace(base, alloc="alloc_contiguous", sched=scheduler, plugins=plugins)
+
+    def sampling(self) -> dict[str, Any]:
+        """What every request asks for beside its length."""
+        if self.mode == "sample":
+            return {"n": self.width}
+        if self.mode == "beam":
+            return {"n": self.width, "use_beam_search": True, "beam_width": self.width, "temperature": 0}
+        return {}
