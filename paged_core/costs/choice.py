@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 from paged_core.costs.calibrated import calibrated
-from paged_core.costs.devices import Device, find_device
-from paged_core.costs.models import PAPER_SLOTS, plain_name
+from paged_core.costs.devices import find_device
+from paged_core.costs.fitted import read_calibration
+from paged_core.costs.models import PAPER_SLOTS, find_model, plain_name
 from paged_core.costs.roofline import roofline
 from paged_core.costs.work import model_work
 from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from paged_core.api.model import ModelSpec
+    from paged_core.costs.devices import Device
     from paged_core.costs.work import CostModel
 
 _ELEMENT_BYTES = 2
@@ -73,6 +75,8 @@ def find_cost(name: str, server: Server) -> CostModel:
         return _roofline(server)
     if name == "roofline":
         return _roofline(server)
+    if name.endswith(".json"):
+        return read_calibration(name).fitted
     if ":" in name:
         return _imported(name, server)
     raise ConfigError(f"there is no cost model {name!r}: auto, calibrated, roofline, a .json file or module:attribute")
@@ -94,4 +98,11 @@ def _imported(name: str, server: Server) -> CostModel:
     return cast("CostModel", made)
 
 
-__all__ = ["Server", "find_cost", "find_device"]
+def device_called(name: str) -> Device:
+    """`find_device`; the machine that a .json file of `paged-core calibrate` was measured on is one as well."""
+    return read_calibration(name).device if name.endswith(".json") else find_device(name)
+
+
+def model_called(name: str) -> ModelSpec:
+    """`find_model`; the model that such a file was measured with is one as well."""
+    return read_calibration(name).spec if name.endswith(".json") else find_model(name)

@@ -1,4 +1,4 @@
-"""Feed: requests reach an engine when its virtual clock says that their time has come (an open loop)."""
+"""Feed: requests reach an engine when its clock says that their time has come (an open loop)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from paged_core.api.clock import Clock
     from paged_core.api.output import RequestOutput
-    from paged_core.engine.clock import VirtualClock
     from paged_core.engine.engine import Engine
 
 T = TypeVar("T")
 
 
 def feed(
-    engine: Engine, clock: VirtualClock, coming: Iterable[tuple[float, T]], add: Callable[[T], None], until: float
+    engine: Engine, clock: Clock, coming: Iterable[tuple[float, T]], add: Callable[[T], None], until: float
 ) -> Iterator[list[RequestOutput]]:
     """Step until everything is answered or the clock reads `until`; yields the outputs of every step.
 
     `coming`: (seconds, what `add` is given to queue it), by time. They come between two steps, the earliest once its
-    time has passed. With nothing to do the clock jumps to the next one, never beyond `until`.
+    time has passed. With nothing to do the clock sleeps until the next one, never beyond `until`.
     """
     rest = iter(coming)
     following = next(rest, None)

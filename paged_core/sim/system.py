@@ -9,8 +9,7 @@ from paged_core.api.allocator import AllocatorNeed
 from paged_core.api.executor import ExecutorNeed
 from paged_core.api.preemption import PreemptionNeed
 from paged_core.api.scheduler import SchedulerNeed
-from paged_core.costs.devices import find_device
-from paged_core.costs.models import find_model
+from paged_core.costs.choice import device_called, model_called
 from paged_core.engine.assemble import caches_prefixes, wire
 from paged_core.engine.config import EngineConfig
 from paged_core.errors import ConfigError
@@ -33,8 +32,8 @@ EXECUTOR = "exec_sim"
 class System:
     """A server that is not here. Names of plugins as on the command line (`sched_fcfs`, `fcfs`, `auto`).
 
-    model            a name of `paged_core.costs.models`
-    device           a name of `paged_core.costs.devices`
+    model            a name of `paged_core.costs.models`, or a .json file of `paged-core calibrate`
+    device           a name of `paged_core.costs.devices`, or such a file
     cost             a cost model: auto, calibrated, roofline, a .json file of `paged-core calibrate`, module:attribute
     num_blocks       None: what the device's memory leaves beside the weights; the paper's slots for its own servers
     num_host_blocks  None: as many as num_blocks
@@ -71,13 +70,13 @@ class System:
         return wire(plugins, facts, executor, tokenizer, clock, hash_seed=seed)
 
     def _registry(self) -> Plugins:
-        find_device(self.device)
+        device_called(self.device)
         mine = {"device": self.device, "num_devices": self.num_devices, "cost": self.cost}
         tables = {**self.plugins, EXECUTOR: {**mine, **self.plugins.get(EXECUTOR, {})}}
         return bootstrap(Settings.load(plugins=tables, plugin_modules=self.plugin_modules))
 
     def _executor_need(self) -> ExecutorNeed:
-        spec = find_model(self.model)
+        spec = model_called(self.model)
         max_len = spec.max_position if self.max_model_len is None else self.max_model_len
         if max_len > spec.max_position:
             raise ConfigError(f"max_model_len {max_len} exceeds what {self.model} was built for ({spec.max_position})")

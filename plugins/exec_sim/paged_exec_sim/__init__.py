@@ -18,7 +18,7 @@ class SimSettings(PluginSettings):
     """What is simulated."""
 
     model: str = Field("", description="name the cost model knows the model by; empty: the engine's name for it")
-    device: str = Field("a100-80gb", description="device by name, as in paged_core.costs.devices")
+    device: str = Field("a100-80gb", description="device by name, or a file of `paged-core calibrate`")
     num_devices: int = Field(1, ge=1, description="devices that share the model, tensor parallel")
     cost: str = Field(
         "auto", description="auto, calibrated, roofline, a file of `paged-core calibrate`, module:attribute"

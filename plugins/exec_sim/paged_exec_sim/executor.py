@@ -6,8 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from paged_core.api.executor import Executor, KVCapacity, Ticket
-from paged_core.costs.choice import Server, find_cost
-from paged_core.costs.devices import find_device
+from paged_core.costs.choice import Server, device_called, find_cost
 from paged_core.costs.transfers import Transfers
 from paged_core.costs.work import work_of
 from paged_core.errors import EngineDeadError
@@ -38,7 +37,7 @@ class SimExecutor(Executor):
 
     def __init__(self, need: ExecutorNeed, settings: SimSettings) -> None:
         self._server = Server(
-            settings.model or need.model, need.spec, find_device(settings.device), settings.num_devices
+            settings.model or need.model, need.spec, device_called(settings.device), settings.num_devices
         )
         self._cost = find_cost(settings.cost, self._server)
         self._block_size = need.block_size
