@@ -119,6 +119,8 @@ class Decoder:
             trace.watch(self._fused, {"norm": "norm", "gate": "activation"})
         if self._compiled is not None:
             self._compiled.watch(trace)
+        if self._vocabulary is not None:
+            trace.watch(self._vocabulary.collective, {"all_reduce": "add up", "gather_logits": "gather logits"})
         for layer in self._layers:
             layer.watch(trace)
 

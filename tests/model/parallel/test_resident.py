@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import paged_exec_local
 import pytest
+import torch
 
 from paged_core.api.executor import Executor, ExecutorNeed, KVCapacity, Ticket
 from paged_core.api.params import SamplingParams
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from paged_core.api.batch import StepPlan, StepResult
 
 PROMPTS = ["a", "the other one", "in the beginning there was nothing and", "xyz" * 9, "the other one again"]
+TOKENS = torch.tensor([1, 2, 300])
 GREEDY = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
 KINDS = {
     "greedy": GREEDY,
@@ -209,6 +211,15 @@ def test_only_a_process_that_waits_for_nobody_judges_who_else_uses_the_cores(mod
     group = Group(need(model=model, spec=spec_from_hf(dict(CONFIG))), default_plugins(), 2)
     group.start(8, 4, np.zeros((8, 16), dtype=np.int32))
     assert all(resident._runner._pressure is None for resident in group.residents)
+
+
+def test_a_profile_tells_how_long_a_rank_was_with_the_others(model):
+    group = Group(need(model=model, spec=spec_from_hf(dict(CONFIG)), profile=True), default_plugins(), 2)
+    group.start(8, 4, np.zeros((8, 16), dtype=np.int32))
+    decoders = [resident._runner._decoder for resident in group.residents]
+    group.ranks.run(lambda end: decoders[end.rank].logits(decoders[end.rank].embedded(TOKENS, TOKENS)))
+    for resident in group.residents:
+        assert [span.name for span in resident.spans()] == ["add up", "embed", "gather logits", "head"]
 
 
 def test_a_resident_that_is_not_started_or_was_closed_says_so(model):
