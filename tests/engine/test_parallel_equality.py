@@ -12,6 +12,7 @@ from paged_core.engine.assemble import load_settings
 from paged_core.errors import RequestError
 from paged_core.testing.build import default_plugins
 from paged_core.testing.lasting import Lender
+from paged_core.testing.seams import PreemptNow
 from paged_core.testing.tiny import write_tiny_llama
 
 pytestmark = pytest.mark.slow
@@ -59,9 +60,11 @@ class Group:
         for ranks in self.lenders:  # the largest pool first
             self.outputs(ranks, ["a"], GREEDY)
 
-    def outputs(self, ranks, prompts, params, **settings):
-        """Outputs in order, and the engine's numbers."""
+    def outputs(self, ranks, prompts, params, forced=False, **settings):
+        """Outputs in order, and the engine's numbers. `forced`: everybody is preempted now and then."""
         engine = self.lenders[ranks].engine(load_settings(**{**self.fixed, "tensor_parallel_size": ranks, **settings}))
+        if forced:
+            engine._scheduler = PreemptNow(engine._scheduler, lambda step, group: step % 5 == int(group.id))
         several = params if isinstance(params, list) else [params] * len(prompts)
         for i, (prompt, one) in enumerate(zip(prompts, several, strict=True)):
             engine.add_request(str(i), prompt, SamplingParams(**one))
@@ -72,6 +75,7 @@ class Group:
             found |= {output.request_id: output for output in engine.step() if output.finished}
         engine.check()
         stats = engine.stats()
+        assert not forced or sum(stats.preemptions.values()) >= 5
         engine.close()
         return [found[str(i)] for i in range(len(prompts))], stats
 
@@ -137,9 +141,7 @@ def test_samples_and_beams_are_those_of_one_process(group):
     ]
     params = [{"max_tokens": 10, "ignore_eos": True, **wish} for wish in wishes]
     group.assert_equal(PROMPTS, params)
-    tight = {"num_blocks": max(10, 120 // group.block_size), "preempt": "swap"}
-    group.assert_equal(PROMPTS, params, **tight)
-    assert sum(group.outputs(group.size, PROMPTS, params, **tight)[1].preemptions.values()) > 0
+    group.assert_equal(PROMPTS, params, preempt="swap", forced=True)
 
 
 def test_log_probabilities_are_those_of_one_process(group):
