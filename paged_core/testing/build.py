@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
+from paged_core.api.executor import ExecutorNeed
 from paged_core.api.sampler import SamplerNeed
 from paged_core.engine.assemble import wire
 from paged_core.engine.clock import VirtualClock
 from paged_core.engine.config import EngineConfig
+from paged_core.model.spec import spec_from_hf
 from paged_core.plugins import bootstrap
 from paged_core.settings import Settings
+from paged_core.testing.tiny import CONFIG
 from paged_core.testing.tokenizer import ByteTokenizer
 
 if TYPE_CHECKING:
@@ -70,6 +73,27 @@ def build_engine(
     if grammars is not None:
         engine._compiling._compiler = grammars
     return engine
+
+
+def executor_need(**changes: Any) -> ExecutorNeed:
+    """What an executor of the tiny Llama is asked for, in float32 on a CPU; `model` is a name that leads nowhere."""
+    need = ExecutorNeed(
+        model="unused",
+        spec=spec_from_hf(dict(CONFIG)),
+        loader="load_hf",
+        attn="attn_torch",
+        sampler="sample_torch",
+        device="cpu",
+        dtype="float32",
+        kv_dtype="float32",
+        block_size=4,
+        max_rows=8,
+        max_len=64,
+        token_budget=64,
+        kv_memory_bytes=1 << 20,
+        host_memory_bytes=1 << 19,
+    )
+    return replace(need, **changes)
 
 
 def torch_sampler(shape: EngineShape, plugins: Plugins) -> Sampler:

@@ -20,7 +20,7 @@ from paged_core.model.resident import Resident
 from paged_core.model.spec import spec_from_hf
 from paged_core.testing.accelerator import FakeAccelerator
 from paged_core.testing.attention import DeviceAttention
-from paged_core.testing.build import default_plugins
+from paged_core.testing.build import default_plugins, executor_need
 from paged_core.testing.ranks import LockStep
 from paged_core.testing.tiny import CONFIG, write_tiny_llama
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from paged_core.api.batch import StepPlan, StepResult
 
 PROMPTS = ["a", "the other one", "in the beginning there was nothing and", "xyz" * 9, "the other one again"]
+HEADS = {"num_attention_heads": 12, "num_key_value_heads": 4}
 TOKENS = torch.tensor([1, 2, 300])
 GREEDY = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
 KINDS = {
@@ -173,23 +174,7 @@ def test_ranks_with_devices_of_their_own_replay_the_same_steps(model, alone, in_
 
 
 def need(**changes):
-    base = ExecutorNeed(
-        model="unused",
-        spec=spec_from_hf({**CONFIG, "num_attention_heads": 12, "num_key_value_heads": 4}),
-        loader="load_hf",
-        attn="attn_torch",
-        sampler="sample_torch",
-        device="cpu",
-        dtype="float32",
-        kv_dtype="float32",
-        block_size=4,
-        max_rows=8,
-        max_len=64,
-        token_budget=64,
-        kv_memory_bytes=1 << 20,
-        host_memory_bytes=1 << 19,
-    )
-    return dataclasses.replace(base, **changes)
+    return executor_need(**{"spec": spec_from_hf({**CONFIG, **HEADS}), **changes})
 
 
 @pytest.mark.parametrize("attn", ["attn_torch", "attn_cpu"])
@@ -208,13 +193,13 @@ def test_a_group_that_the_model_cannot_be_cut_for_is_refused():
 
 
 def test_only_a_process_that_waits_for_nobody_judges_who_else_uses_the_cores(model):
-    group = Group(need(model=model, spec=spec_from_hf(dict(CONFIG))), default_plugins(), 2)
+    group = Group(executor_need(model=model), default_plugins(), 2)
     group.start(8, 4, np.zeros((8, 16), dtype=np.int32))
     assert all(resident._runner._pressure is None for resident in group.residents)
 
 
 def test_a_profile_tells_how_long_a_rank_was_with_the_others(model):
-    group = Group(need(model=model, spec=spec_from_hf(dict(CONFIG)), profile=True), default_plugins(), 2)
+    group = Group(executor_need(model=model, profile=True), default_plugins(), 2)
     group.start(8, 4, np.zeros((8, 16), dtype=np.int32))
     decoders = [resident._runner._decoder for resident in group.residents]
     group.ranks.run(lambda end: decoders[end.rank].logits(decoders[end.rank].embedded(TOKENS, TOKENS)))
@@ -223,7 +208,7 @@ def test_a_profile_tells_how_long_a_rank_was_with_the_others(model):
 
 
 def test_a_resident_that_is_not_started_or_was_closed_says_so(model):
-    resident = Resident(need(model=model, spec=spec_from_hf(dict(CONFIG))), default_plugins())
+    resident = Resident(executor_need(model=model), default_plugins())
     with pytest.raises(EngineDeadError, match="not started or was closed"):
         resident.submit(None)
     resident.close()
