@@ -54,8 +54,7 @@ def simulate(parameters: Mapping[str, Any]) -> int:
     if picture is not None:
         from paged_core.sim.plots import draw
 
-        base = next(iter(systems.values()))
-        title = f"{base.model} on {base.num_devices} x {base.device}, simulated; {points[0].source}"
+        title = f"{parameters['model']}, simulated; {points[0].source}"
         draw(points, title, picture, parameters["limit"])
     return 0 if all(point.measures.num_finished for point in points) else 1
 
@@ -66,11 +65,11 @@ def _run(parameters: Mapping[str, Any], systems: Mapping[str, System], load: Loa
     rates, jobs = rates_of(parameters), parameters["jobs"]
     if not parameters["find_capacity"]:
         every: Sequence[float | None] = rates or ((None,) if load.workload.trace is not None else (1.0,))
-        with _progress(len(systems) * len(every)) as tell:
+        with progress(len(systems) * len(every)) as tell:
             return run(systems, load, every, jobs, tell)
     if len(rates) > 1 or float("inf") in rates:
         raise ConfigError("--find-capacity tries rates of its own, beginning with the one of --rate")
-    with _progress(len(systems)) as tell:
+    with progress(len(systems)) as tell:
         return run_to_capacity(systems, load, rates[0] if rates else 1.0, criterion, jobs, tell)
 
 
@@ -82,8 +81,6 @@ def _systems(parameters: Mapping[str, Any]) -> tuple[dict[str, System], dict[str
 
     base = System(
         model=parameters["model"],
-        device=parameters["gpu"],
-        num_devices=parameters["num_gpus"],
         cost=parameters["cost"],
         num_blocks=parameters["num_blocks"],
         num_host_blocks=parameters["num_host_blocks"],
@@ -94,8 +91,11 @@ def _systems(parameters: Mapping[str, Any]) -> tuple[dict[str, System], dict[str
         prefix_cache=parameters["prefix_cache"],
         plugin_modules=tuple(parameters["plugin_modules"]),
     )
-    choices = {name: texts(parameters[name]) for name in ("sched", "alloc", "preempt")}
-    found = variants(base, choices | {"block_size": _block_sizes(texts(parameters["block_size"]))})
+    choices: dict[str, Sequence[Any]] = {name: texts(parameters[name]) for name in ("sched", "alloc", "preempt")}
+    choices["device"] = texts(parameters["gpu"])
+    choices["num_devices"] = _counts("--num-gpus", texts(parameters["num_gpus"]))
+    choices["block_size"] = _counts("--block-size", texts(parameters["block_size"]))
+    found = variants(base, choices)
     facts = {}
     for name, system in found.items():
         engine = system.build(VirtualClock())
@@ -107,10 +107,10 @@ def _systems(parameters: Mapping[str, Any]) -> tuple[dict[str, System], dict[str
     return found, facts
 
 
-def _block_sizes(given: Sequence[str]) -> list[int]:
+def _counts(option: str, given: Sequence[str]) -> list[int]:
     for text in given:
         if not text.isdecimal() or not int(text):
-            raise ConfigError(f"--block-size {text}: a number of slots, or several with commas")
+            raise ConfigError(f"{option} {text}: a number above 0, or several with commas")
     return [int(text) for text in given]
 
 
@@ -162,7 +162,7 @@ def _workload(parameters: Mapping[str, Any], longest: int) -> Workload:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[float], None]]:
+def progress(total: int) -> Iterator[Callable[[float], None]]:
     """A bar on stderr, where that is a terminal, to be told how many runs are done; parts of one count."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -189,12 +189,15 @@ def _conditions(
     from paged_core.costs.devices import find_device
     from paged_core.costs.models import find_model
 
-    base, its_facts = next(iter(systems.values())), next(iter(facts.values()))
-    server = Server(base.model, find_model(base.model), find_device(base.device), base.num_devices)
+    base = next(iter(systems.values()))
+    devices = dict.fromkeys((system.device, system.num_devices) for system in systems.values())
     found: dict[str, Any] = {
         "paged-core": __version__,
-        "model": f"{base.model} on {base.num_devices} x {base.device}, simulated",
-        "costs": find_cost(base.cost, server).describe(),
+        "model": f"{base.model}, simulated on {', '.join(f'{count} x {name}' for name, count in devices)}",
+        "costs": "; ".join(
+            find_cost(base.cost, Server(base.model, find_model(base.model), find_device(name), count)).describe()
+            for name, count in devices
+        ),
         "plugins": "; ".join(f"{name}: {_described(one)}" for name, one in facts.items()),
         "requests": points[0].source,
         "seed": load.workload.seed,
@@ -206,7 +209,7 @@ def _conditions(
         found["sampling"] = ", ".join(f"{name} {value}" for name, value in load.sampling.items())
     found["announced answers"] = "true lengths" if load.claimed_tokens is None else f"{load.claimed_tokens} tokens"
     if left_out := max(point.num_left_out for point in points):
-        found["left out"] = f"{left_out} requests of more than {its_facts.max_model_len} tokens"
+        found["left out"] = f"{left_out} requests of more than {load.workload.most_tokens} tokens"
     rows, took_s = sum(point.num_rows for point in points), sum(point.took_s for point in points)
     found["simulated"] = f"{rows:,} sequence-steps at {rows / max(took_s, 1e-9):,.0f} a second and process"
     return found

@@ -73,8 +73,20 @@ def _between(text: str) -> list[float]:
 def _machine() -> list[click.Option]:
     return [
         Option(["--model"], section=SYSTEM, metavar="NAME", default="opt-13b", help="Its shape. Default: opt-13b."),
-        Option(["--gpu"], section=SYSTEM, metavar="NAME", default="a100-40gb", help="The device. Default: a100-40gb."),
-        Option(["--num-gpus"], section=SYSTEM, type=_COUNT, default=1, help="That share the model. Default: 1."),
+        Option(
+            ["--gpu"],
+            section=SYSTEM,
+            multiple=True,
+            metavar="NAMES",
+            help="The device; several (commas, or the option again) are compared. Default: a100-40gb.",
+        ),
+        Option(
+            ["--num-gpus"],
+            section=SYSTEM,
+            multiple=True,
+            metavar="NUMBERS",
+            help="Devices that share the model; several are compared. Default: 1.",
+        ),
         Option(
             ["--cost"],
             section=SYSTEM,

@@ -17,8 +17,15 @@ if TYPE_CHECKING:
     from paged_core.plugins import Plugins
     from paged_core.sim.system import System
 
-FIELDS: Mapping[str, str] = {"sched": "", "alloc": "", "preempt": "", "block_size": "blocks of "}
-"""What may vary, in the order of the systems' names, and what a name says before the value."""
+FIELDS: Mapping[str, str] = {
+    "device": "{}",
+    "num_devices": "TP {}",
+    "sched": "{}",
+    "alloc": "{}",
+    "preempt": "{}",
+    "block_size": "blocks of {}",
+}
+"""What may vary, in the order of the systems' names, and how a name says the value."""
 
 
 def variants(base: System, choices: Mapping[str, Sequence[Any]]) -> dict[str, System]:
@@ -33,7 +40,7 @@ def variants(base: System, choices: Mapping[str, Sequence[Any]]) -> dict[str, Sy
     found: dict[str, System] = {}
     for values in product(*(axis for _, axis in axes)):
         chosen = dict(zip(FIELDS, values, strict=True))
-        parts = [f"{FIELDS[name]}{_shown(chosen[name])}" for name, axis in axes if len(axis) > 1]
+        parts = [FIELDS[name].format(_shown(chosen[name])) for name, axis in axes if len(axis) > 1]
         label = ", ".join(parts) or _shown(chosen["sched"])
         if label in found:
             raise ConfigError(f"{label} is asked for twice")

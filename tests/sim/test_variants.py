@@ -27,6 +27,12 @@ def test_every_combination_is_named_by_what_varies() -> None:
     assert (one.sched, one.alloc, one.block_size, one.plugins) == ("fcfs", "cow", 8, BASE.plugins)
 
 
+def test_devices_and_their_number_vary_too() -> None:
+    found = variants(BASE, {"device": ["a100-80gb", "h200"], "num_devices": [2, 4]})
+    assert list(found) == ["a100-80gb, TP 2", "a100-80gb, TP 4", "h200, TP 2", "h200, TP 4"]
+    assert (found["h200, TP 2"].device, found["h200, TP 2"].num_devices) == ("h200", 2)
+
+
 def test_a_plugin_is_compared_with_itself_by_its_settings() -> None:
     found = variants(BASE, {"alloc": ["contiguous:reservation=oracle", "alloc_contiguous:reservation=pow2", "cow"]})
     assert list(found) == ["contiguous oracle", "alloc_contiguous pow2", "cow"]
