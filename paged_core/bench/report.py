@@ -74,7 +74,9 @@ class Report:
 
     def write_markdown(self, path: Path) -> None:
         """Tables with their notes, and the conditions under them."""
-        parts = [part for table in self.tables for part in (f"**{table.title}**", _lines(table), " ".join(table.notes))]
+        parts = [
+            part for table in self.tables for part in (f"**{table.title}**", markdown(table), " ".join(table.notes))
+        ]
         path.write_text("\n\n".join([part for part in parts if part] + [self._conditions()]) + "\n")
 
     def show(self, console: Console) -> None:
@@ -91,7 +93,8 @@ class Report:
         return f"{self.command}: " + "; ".join(f"{name} {value}" for name, value in self.conditions.items())
 
 
-def _lines(table: Table) -> str:
+def markdown(table: Table) -> str:
+    """Head and rows as a table in Markdown, without title and notes."""
     rows = [[column.head for column in table.columns], ["---"] * len(table.columns)]
     rows += [[column.show(cell) for column, cell in zip(table.columns, row, strict=True)] for row in table.rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -30,7 +30,9 @@ _BUILTINS = {
     "plugins": ("paged_core.cli.plugins:plugins_command", "List plugins, their status and settings."),
     "conformance": ("paged_core.cli.conformance:conformance_command", "Judge plugins by the conformance suite."),
     "bench": ("paged_core.cli.bench:bench_command", "Measure on this machine, with floors and published figures."),
+    "calibrate": ("paged_core.cli.calibrate:calibrate_command", "Measure this machine's steps, for simulations of it."),
     "simulate": ("paged_core.cli.simulate:simulate_command", "Try policies on traces, on a device that is not here."),
+    "leaderboard": ("paged_core.cli.leaderboard:leaderboard_command", "Compare all schedulers, trace by trace."),
     "reproduce": ("paged_core.cli.reproduce:reproduce_command", "Find the PagedAttention paper's figures again."),
     "new-plugin": ("paged_core.cli.new_plugin:new_plugin_command", "Write a plugin package to start from."),
 }
