@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from paged_core.cluster.hotspot import HotspotGuard
 from paged_core.cluster.policy import LMetric
+from tests.cluster import simulated as sim
 
 if TYPE_CHECKING:
     import random
-
-_spec = importlib.util.spec_from_file_location("simulated", Path(__file__).parent / "simulated.py")
-assert _spec is not None and _spec.loader is not None
-sim = importlib.util.module_from_spec(_spec)
-sys.modules["simulated"] = sim
-_spec.loader.exec_module(sim)
 
 
 class NoGuard(HotspotGuard):
