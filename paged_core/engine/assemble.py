@@ -99,9 +99,13 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
     chosen = choose(settings, plugins, need)
     watch.lap("choosing plugins")
     executor: Executor = plugins.create("executor", chosen["executor"], need)
-    facts = engine_config(settings, plugins, need, executor.capacity(), chosen)
-    watch.lap("compute libraries")
-    engine = wire(plugins, facts, executor, model.tokenizer, clock or RealClock(), hash_seed=settings.hash_seed)
+    try:
+        facts = engine_config(settings, plugins, need, executor.capacity(), chosen)
+        watch.lap("compute libraries")
+        engine = wire(plugins, facts, executor, model.tokenizer, clock or RealClock(), hash_seed=settings.hash_seed)
+    except BaseException:  # an executor may have processes by now; Ctrl-C in the middle of loading leaves none, too
+        executor.close()
+        raise
     watch.lap("weights and KV pool")
     profile = None if settings.profile is None else Profile(Path(settings.profile), engine, executor)
     return Assembly(engine, plugins, watch.seconds, profile)
