@@ -21,7 +21,7 @@ from paged_core.sim.system import System
 from paged_core.workload.plan import Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from paged_core.bench.serve.figures import Quantiles
@@ -74,7 +74,7 @@ BOARDS: tuple[Board, ...] = (
         "600 requests with lengths like those of ShareGPT in the PagedAttention paper, Poisson arrivals.",
         System(model="opt-13b", device="a100-40gb", cost="roofline", token_budget=1024),
         Load(Workload(num_requests=600), claimed_tokens=1024, slo=Slo({"ttft": 1000, "tpot": 60})),
-        rate=2.0,
+        rate=2.2,
     ),
     Board(
         "azure-conv",
@@ -82,7 +82,7 @@ BOARDS: tuple[Board, ...] = (
         "The first 300 seconds of the trace (Patel et al., Splitwise, ISCA 2024): near-Poisson arrivals.",
         _LLAMA,
         Load(Workload(num_requests=_MANY, slice_s=(0, 300)), claimed_tokens=1024, slo=Slo({"ttft": 2000, "tpot": 100})),
-        rate=4.8,
+        rate=5.2,
         trace="azure2023_conv.csv",
     ),
     Board(
@@ -91,14 +91,14 @@ BOARDS: tuple[Board, ...] = (
         "The first 900 seconds of the trace: long prompts, short answers, very bursty arrivals.",
         _LLAMA,
         Load(Workload(num_requests=_MANY, slice_s=(0, 900)), claimed_tokens=256, slo=Slo({"ttft": 5000, "tpot": 100})),
-        rate=2.5,
+        rate=1.5,
         trace="azure2023_code.csv",
     ),
     Board(
         "mooncake",
         "Mooncake, conversation",
-        "The first 600 seconds of the trace (Qin et al., FAST 2025), whose prompts begin alike; all lengths divided by 16 "
-        "to fit the model's context. With prefix cache.",
+        "The first 600 seconds of the trace (Qin et al., FAST 2025), whose prompts begin alike; all lengths divided by "
+        "16 to fit the model's context. With prefix cache.",
         replace(_LLAMA, prefix_cache=True),
         Load(
             Workload(num_requests=_MANY, slice_s=(0, 600), length_factor=1 / 16),
@@ -235,11 +235,10 @@ def _notes(board: Board, points: Sequence[Point]) -> list[str]:
     notes = []
     if left_out := max((point.num_left_out for point in points), default=0):
         notes.append(f"{left_out} requests longer than the model's context are left out.")
-    reasons: Mapping[str, Mapping[str, int]] = {point.name: point.reasons for point in points if point.reasons}
-    notes += [
-        f"{name.removeprefix('sched_')}: {', '.join(f'{num} {why}' for why, num in found.items())}."
-        for name, found in reasons.items()
-    ]
+    for point in points:
+        if point.reasons:
+            why = ", ".join(f"{num} {reason}" for reason, num in point.reasons.items())
+            notes.append(f"{point.name.removeprefix('sched_')}: {why}.")
     if any(not point.measures.all_finished for point in points):
         notes.append(
             f"Unfinished: {_PATIENCE_S:g} seconds after the last arrival. They count with the time they have waited."
