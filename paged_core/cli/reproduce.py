@@ -33,41 +33,36 @@ _IMAGES = "images/reproduction"
 
 def reproduce(parameters: Mapping[str, Any]) -> int:
     """Run what is asked for; returns the exit code."""
-    from paged_core.sim.reproduce.claims.every import chosen
+    from paged_core.sim.reproduce.claims.every import IDS, chosen
     from paged_core.sim.reproduce.document import counts
     from paged_core.sim.reproduce.found import Found
     from paged_core.sim.reproduce.reproduction import reproduce as run
     from paged_core.sim.reproduce.tasks import FULL, QUICK
 
-    only = parameters["only"]
-    claims = chosen(None if only is None else only.split(","))
-    page = _page(parameters, whole=only is None)
+    given = None if parameters["render"] is None else Found.read(Path(parameters["render"]))
+    only = given.only if given is not None else parameters["only"] and parameters["only"].split(",")
+    claims = chosen(only)
+    size = given.size if given is not None else QUICK if parameters["quick"] else FULL
+    page = _page(parameters["output"], whole=not size.quick and len(claims) == len(IDS))
     begin = time.monotonic()
-    if parameters["render"] is not None:
-        found = Found.read(Path(parameters["render"]))
-        claims = chosen(found.only)
-    else:
-        size = QUICK if parameters["quick"] else FULL
-        found = run(claims, size, parameters["jobs"] or os.cpu_count() or 1, _told(begin))
-        note(f"{len(found.runs)} tasks in {time.monotonic() - begin:.0f} s")
+    found = given or run(claims, size, parameters["jobs"] or os.cpu_count() or 1, _told(begin))
     _show(claims, found)
     if page is not None:
         _write(found, page)
     required, good, _, _ = counts(row for claim in claims for row in claim.rows(found))
+    note(f"{good} of {required} required figures are reproduced; {time.monotonic() - begin:.0f} s")
     return 0 if good == required else 1
 
 
-def _page(parameters: Mapping[str, Any], *, whole: bool) -> Path | None:
+def _page(output: str | None, *, whole: bool) -> Path | None:
     """Where the page goes: nowhere unless it is named, when only a part is run. ConfigError: it cannot be written."""
     from paged_core.bench.plot import check_plot
 
-    if parameters["output"] is None and (parameters["quick"] or not whole):
+    if output is None and not whole:
         return None
-    page = Path(parameters["output"] or _PAGE)
+    page = Path(output or _PAGE)
     if not page.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--output {page}: there is no folder {page.absolute().parent}; name a file in one that exists"
-        )
+        raise ConfigError(f"--output {page}: there is no folder {page.absolute().parent}; name one that exists")
     check_plot(page.with_suffix(".png"))  # asked before minutes of work, not after
     return page
 

@@ -45,10 +45,10 @@ _CONDITIONS = """## Conditions
 * **Time**: published fits of vLLM's kernels (DistServe) for OPT-13B and 66B, what bandwidth bounds of a decode 1.31
   times slower for GPUs of 40 GB. OPT-175B has no published fit: its rows are by the roofline model, and marked so.
 * **Requests**: Poisson arrivals in virtual traces of {minutes:g} minutes; the authors' artifact shortens the
-  paper's hour to ten, too. Half as long with Alpaca's lengths, which come 15 times as fast, and two fifths of that
-  with beams. Lengths are drawn from distributions fitted to the paper's means (`paged_core/workload/lengths.py`),
-  for the traces are not published; the end of sequence is ignored. Figures at one rate are means over {traces}
-  traces (of samples half, of beams a quarter as many), after the first tenth of each.
+  paper's hour to ten, too. A quarter as long unless the lengths are ShareGPT's, for shorter requests come ten times
+  as fast; half with OPT-175B, and two fifths with beams. Lengths are drawn from distributions fitted to the paper's
+  means (`paged_core/workload/lengths.py`), for its traces are not published; the end of sequence is ignored. Figures at
+  one rate are means over {traces} traces (of samples and beams: one), after the first tenth of each.
 * **Latency** is the paper's: mean over requests of latency over output tokens. The rate a system serves is where
   that passes 0.5 s a token, interpolated between rates no more than {precision:.0%} apart. One trace for every
   curve, the same requests for every system and rate.

@@ -146,7 +146,7 @@ def _saved(found: Found) -> Figure:
 def _prefix(found: Found) -> Figure:
     """Fig. 16."""
     figure = new_figure((8, 3.4))
-    for place, (lengths, setups) in enumerate(rates.prefix_setups().items()):
+    for place, (lengths, setups) in enumerate(rates.prefix_setups(found.size).items()):
         axes = figure.add_subplot(1, 2, place + 1, title=f"shared prefix of {rates.PREFIX[lengths][0]} tokens")
         _curves(axes, found, [(NAMES[kind], setup, _COLOURS[kind]) for kind, setup in setups.items()])
     return figure
@@ -172,7 +172,7 @@ def _two_ways(found: Found) -> Figure:
     left.plot(list(micro), [move.swap_ms for move in micro.values()], marker="o", label="swap out and in")
     left.plot(list(micro), [move.recompute_ms for move in micro.values()], marker="o", label="recompute")
     _by_block_size(left, list(micro))
-    sizes = list(blocks.sizes(found.size))
+    sizes = list(blocks.preempt_sizes(found.size))
     right = figure.add_subplot(1, 2, 2, xlabel="block size", ylabel="s/token", title=f"end to end, {blocks.RATE} req/s")
     for label, place in (("swap", 1), ("recompute", 0)):
         runs = [found.at(blocks.preempt_setups(one)[place], blocks.RATE, drain=True) for one in sizes]

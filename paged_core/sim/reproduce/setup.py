@@ -49,7 +49,6 @@ class Setup:
     lengths     a name in `paged_core.sim.reproduce.load`
     width       samples or beams a request
     preempt     how a victim leaves (paged systems only)
-    slots       of KV cache; 0: as many as the paper states for the machine
     """
 
     kind: Kind = "vllm"
@@ -59,7 +58,6 @@ class Setup:
     width: int = 1
     block_size: int = 16
     preempt: str = "recompute"
-    slots: int = 0
 
     @property
     def name(self) -> str:
@@ -68,7 +66,6 @@ class Setup:
         parts += [f"{self.mode}-{self.width}"] if self.mode != "basic" else []
         parts += [f"block-{self.block_size}"] if self.block_size != 16 else []
         parts += [self.preempt] if self.preempt != "recompute" else []
-        parts += [f"slots-{self.slots}"] if self.slots else []
         return " ".join(parts)
 
     def system(self) -> System:
@@ -79,7 +76,6 @@ class Setup:
             device=device,
             num_devices=num_devices,
             block_size=self.block_size,
-            num_blocks=self.slots // self.block_size if self.slots else None,
             max_model_len=MAX_LEN,
             chunked_prefill=False,
         )

@@ -40,12 +40,16 @@ class Size:
     points: float = 3.0
 
     def seconds_of(self, setup: Setup) -> float:
-        """Seconds of arrivals. Less of short requests, which come 15 times as fast, and of beams, which cost most."""
-        return 60 * self.minutes * (0.5 if setup.lengths == "alpaca" else 1) * (0.4 if setup.mode == "beam" else 1)
+        """Seconds of arrivals. Less of short requests, which come ten times as fast; of OPT-175B, as in the paper; of
+        beams, which cost most."""
+        share = 1.0 if setup.lengths == "sharegpt" else 0.25
+        return (
+            60 * self.minutes * share * (0.5 if setup.model == "opt-175b" else 1) * (0.4 if setup.mode == "beam" else 1)
+        )
 
     def traces_of(self, setup: Setup) -> int:
-        """Traces of a run at one rate; fewer where every request has several sequences."""
-        return max(1, self.traces // {"basic": 1, "sample": 2, "beam": 4}[setup.mode])
+        """Traces of a run at one rate; one where every request has several sequences."""
+        return self.traces if setup.mode == "basic" else 1
 
 
 FULL = Size()
@@ -68,7 +72,8 @@ class At:
 
     def run(self, size: Size) -> list[Measured]:
         """One measurement a trace."""
-        return [_run(self.setup, self.rate, size, seed, drain=self.drain) for seed in range(size.traces_of(self.setup))]
+        traces = 1 if self.drain else size.traces_of(self.setup)
+        return [_run(self.setup, self.rate, size, seed, drain=self.drain) for seed in range(traces)]
 
 
 @dataclass(frozen=True, slots=True)

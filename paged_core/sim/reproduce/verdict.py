@@ -69,7 +69,9 @@ class Interval:
     def text(self, unit: Unit) -> str:
         """As `1.7x to 2.7x, ±10 % at the ends`."""
         low, high = shown(self.low, unit), shown(self.high, unit)
-        if math.isinf(self.high):
+        if self.low == self.high:
+            inside = low
+        elif math.isinf(self.high):
             inside = f"at least {low}"
         elif self.low <= 0:
             inside = f"at most {high}"

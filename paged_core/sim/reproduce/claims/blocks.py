@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from paged_core.sim.reproduce.tasks import Size, Task
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Sizes in the paper's figures."""
+_RUN_SIZES = (1, 4, 16, 32, 64, 128, 256)
 _QUICK_SIZES = (1, 16, 128)
 DEFAULT = 16
 GOOD: Mapping[str, tuple[int, ...]] = {"sharegpt": (16, 32, 64, 128), "alpaca": (16, 32)}
@@ -42,7 +44,7 @@ _DEARER = 1.2
 
 def sizes(size: Size) -> Sequence[int]:
     """Block sizes to run."""
-    return _QUICK_SIZES if size.quick else SIZES
+    return _QUICK_SIZES if size.quick else _RUN_SIZES
 
 
 def block_setup(lengths: str, block_size: int) -> Setup:
@@ -115,12 +117,17 @@ def preempt_setups(block_size: int) -> tuple[Setup, Setup]:
     return Setup(block_size=block_size), Setup(block_size=block_size, preempt="swap")
 
 
+def preempt_sizes(size: Size) -> Sequence[int]:
+    """Block sizes of the comparison end to end."""
+    return (DEFAULT,) if size.quick else sizes(size)
+
+
 RATE = KNEES["opt-13b", "sharegpt"]["vllm"]
 """Requests a second of the comparison end to end: the knee of the paper's vLLM. The paper names none."""
 
 
 def _preempt_tasks(size: Size) -> list[Task]:
-    return [At(setup, RATE, drain=True) for block_size in sizes(size) for setup in preempt_setups(block_size)]
+    return [At(setup, RATE, drain=True) for one in preempt_sizes(size) for setup in preempt_setups(one)]
 
 
 def _two_ways(found: Found) -> list[Row]:
@@ -147,7 +154,7 @@ def _two_ways(found: Found) -> list[Row]:
         Row("H15", "recompute over swap, at most", "1.2x", dearest(micro), "x", Interval(0, _DEARER), required=True),
         Row("H15", "the same over a link of 25 GB/s", "", dearest(moves(_FASTER_LINK)), "x"),
     ]
-    for block_size in [one for one in COMPARABLE if one in sizes(found.size)]:
+    for block_size in [one for one in COMPARABLE if one in preempt_sizes(found.size)]:
         recompute, swap = (found.at(setup, RATE, drain=True) for setup in preempt_setups(block_size))
         ratio = swap.normalized_latency / recompute.normalized_latency
         what = f"latency with swap over recompute, end to end, blocks of {block_size}"
