@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from paged_core.api.allocator import AllocatorNeed
 from paged_core.api.params import SamplingParams
 from paged_core.api.request import Group, GroupState, Request, Residency, Rows, Sequence, share_out, spread
-from paged_core.paging.buddy import Chunk, order_for
+from paged_core.paging.buddy import order_for
 from paged_core.paging.runs import RunAllocator
 
 MAX_LEN = 24
