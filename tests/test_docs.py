@@ -63,7 +63,7 @@ def test_cli_page_lists_exactly_the_options_of_each_command(commands: dict[str, 
         rows = [line.split("|")[1] for line in section(page, name).splitlines() if line.startswith("| `-")]
         documented = [option for row in rows for option in OPTION.findall(row)]
         missing = options_of(command) - set(documented) - {"--debug"}
-        if name in ("inspect", "pull", "serve") or name.startswith("bench "):
+        if name in ("inspect", "pull", "serve", "calibrate") or name.startswith("bench "):
             missing -= options_of(commands["run"])  # the page says "the engine options of run"
         assert missing == set(), f"docs/cli.md, paged-core {name}: not documented"
         assert set(documented) <= options_of(command), f"docs/cli.md, paged-core {name}: no such option"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paged_core.engine.engine import Engine
 
 _DECODES = 4  # steps of decodes measured a round
+_MOST_CONTEXT = 3072  # tokens attended to by a step of decodes: contexts have to be computed first
 _HELD_OUT = 3  # every third scenario is kept from the fit
 
 
@@ -45,9 +46,9 @@ def scenarios(token_budget: int, max_num_seqs: int, pool_tokens: int, max_len: i
     prompts += [(16,) * 4, (32,) * 4, (64,) * 2, (64,) * 6, (128,) * 3]
     found = [Scenario(0, 0, each) for each in prompts]
     for count in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64):
-        found += [Scenario(count, context) for context in (16, 64, 256, 768) if count * context <= 6144]
+        found += [Scenario(count, context) for context in (16, 128, 512) if count * context <= _MOST_CONTEXT]
     for count in (1, 4, 8, 16):
-        found += [Scenario(count, 96, (length,)) for length in (8, 32, 96, 192, 400)]
+        found += [Scenario(count, 32, (length,)) for length in (8, 32, 96, 192, 400)]
 
     def fits(one: Scenario) -> bool:
         longest = max((one.context + 2 * _DECODES if one.decodes else 0, *one.prompts))
@@ -80,7 +81,7 @@ class Stopwatch:
         self._clock = clock
         self._seen: list[StepWork] = []
         self._count = 0
-        engine.observe(self._watch)
+        engine.observe(self)
 
     def run(self, scenario: Scenario) -> list[tuple[StepWork, float]]:
         """The work and seconds of the steps that `scenario` is about."""
@@ -104,7 +105,8 @@ class Stopwatch:
             engine.step()
         return taken
 
-    def _watch(self, plan: StepPlan, result: StepResult, *_: object) -> None:
+    def __call__(self, plan: StepPlan, result: StepResult, *_: object) -> None:
+        """The engine's watcher: a step was committed."""
         self._seen.append(work_of(plan))
 
     def _step(self) -> tuple[StepWork, float]:
@@ -130,17 +132,18 @@ def measure(
     wanted: Sequence[Scenario],
     rounds: int,
     clock: Callable[[], float],
-    say: Callable[[str], None],
+    after_round: Callable[[int], None],
 ) -> Measured:
-    """Run all scenarios `rounds` times, after a few that warm up."""
+    """Run all scenarios `rounds` times, after a few that warm up. `after_round` is told how many rounds are done."""
     watch, order = Stopwatch(engine, clock), random.Random(0)
     for one in wanted[:: max(1, len(wanted) // 6)]:
         watch.run(one)
     taken: list[list[list[tuple[StepWork, float]]]] = [[] for _ in wanted]
     for i in range(rounds):
-        say(f"round {i + 1} of {rounds}: {len(wanted)} kinds of steps")
+        engine.observe(watch)
         for place in order.sample(range(len(wanted)), len(wanted)):
             taken[place].append(watch.run(wanted[place]))
+        after_round(i + 1)
     found = Measured([], [], [])
     for place, runs in enumerate(taken):
         for steps in zip(*runs, strict=True):
