@@ -69,7 +69,7 @@ def _memory(found: Found) -> Figure:
         below = [one + other for one, other in zip(below, shares, strict=True)]
     told = [memory.SPLIT[kind][0] if kind in memory.SPLIT else memory.VLLM_TOKEN for kind in runs]
     axes.plot(names, told, "k_", markersize=30, label="token states, paper")
-    axes.legend(fontsize=8, loc="lower right")
+    figure.legend(fontsize=8, loc="outside right upper")
     return figure
 
 
@@ -83,7 +83,7 @@ def _batched(found: Found) -> Figure:
         setups = memory.setups(lengths)
         ours = [found.at(setup, RATES[lengths]).batched for setup in setups.values()]
         told = [memory.BATCHED[lengths][kind] for kind in setups]
-        _pairs(axes, [NAMES[kind].removeprefix("Orca ") for kind in setups], ours, told)
+        _pairs(axes, [NAMES[kind].removeprefix("Orca ").strip("()") for kind in setups], ours, told)
         axes.set_ylabel("batched requests")
     return figure
 
@@ -97,7 +97,8 @@ def _pairs(axes: Any, names: list[str], ours: list[float], told: Sequence[float 
     axes.bar_label(mine, [f"{one:.3g}" for one in ours], fontsize=7)
     axes.bar_label(theirs, ["" if one is None else f"{one:.3g}" for one in told], fontsize=7)
     axes.set_xticks(list(places), names, fontsize=8)
-    axes.legend(fontsize=8)
+    axes.set_ylim(top=1.25 * max(*ours, *heights))
+    axes.legend(fontsize=8, loc="upper left")
 
 
 def _curves(axes: Any, found: Found, setups: Iterable[tuple[str, Setup, str | None]]) -> None:
@@ -111,7 +112,6 @@ def _curves(axes: Any, found: Found, setups: Iterable[tuple[str, Setup, str | No
     axes.set_xlim(left=0)
     axes.set_xlabel("requests a second")
     axes.set_ylabel("s/token")
-    axes.legend(fontsize=7)
 
 
 def _rates(found: Found) -> Figure:
@@ -124,6 +124,7 @@ def _rates(found: Found) -> Figure:
         if kinds:
             axes = figure.add_subplot(2, 3, place + 1, title=f"{MODELS[model]}, {LENGTHS[lengths]}")
             _curves(axes, found, [(NAMES[kind], Setup(kind, model, lengths), _COLOURS[kind]) for kind in kinds])
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="lower right", bbox_to_anchor=(0.95, 0.15))
     return figure
 
 
@@ -149,6 +150,7 @@ def _prefix(found: Found) -> Figure:
     for place, (lengths, setups) in enumerate(rates.prefix_setups(found.size).items()):
         axes = figure.add_subplot(1, 2, place + 1, title=f"shared prefix of {rates.PREFIX[lengths][0]} tokens")
         _curves(axes, found, [(NAMES[kind], setup, _COLOURS[kind]) for kind, setup in setups.items()])
+        axes.legend(fontsize=7)
     return figure
 
 
