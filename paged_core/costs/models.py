@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,13 @@ def _opt(hidden: int, num_layers: int, num_heads: int) -> ModelSpec:
     )
 
 
+def _long(spec: ModelSpec) -> ModelSpec:
+    """A Llama 3 becomes a Llama 3.1: the same matrices, and a context of 131,072."""
+    (rope,) = spec.ropes
+    scaled = replace(rope, kind="llama3", factor=8.0, original_max_position=8192)
+    return replace(spec, ropes=(scaled,), max_position=131072)
+
+
 def _llama(
     hidden: int, intermediate: int, num_layers: int, heads: tuple[int, int], *, vocab: int = 32000, tied: bool = False
 ) -> ModelSpec:
@@ -65,6 +73,8 @@ def _llama(
     )
 
 
+_LLAMA_3_8B = _llama(4096, 14336, 32, (32, 8), vocab=128256)
+_LLAMA_3_70B = _llama(8192, 28672, 80, (64, 8), vocab=128256)
 MODELS: Mapping[str, ModelSpec] = {
     "opt-1.3b": _opt(2048, 24, 32),
     "opt-6.7b": _opt(4096, 32, 32),
@@ -76,8 +86,10 @@ MODELS: Mapping[str, ModelSpec] = {
     "llama-7b": _llama(4096, 11008, 32, (32, 32)),
     "llama-13b": _llama(5120, 13824, 40, (40, 40)),
     "llama-3-1b": _llama(2048, 8192, 16, (32, 8), vocab=128256, tied=True),
-    "llama-3-8b": _llama(4096, 14336, 32, (32, 8), vocab=128256),
-    "llama-3-70b": _llama(8192, 28672, 80, (64, 8), vocab=128256),
+    "llama-3-8b": _LLAMA_3_8B,
+    "llama-3-70b": _LLAMA_3_70B,
+    "llama-3.1-8b": _long(_LLAMA_3_8B),
+    "llama-3.1-70b": _long(_LLAMA_3_70B),
     "smollm2-135m": _llama(576, 1536, 30, (9, 3), vocab=49152, tied=True),
     "tiny": _llama(64, 128, 2, (4, 2), vocab=320),
 }
