@@ -73,7 +73,7 @@ def test_quick_traces_are_shorter_and_tolerances_wider() -> None:
 def test_a_run_stops_with_the_arrivals_unless_it_is_drained() -> None:
     size = type(QUICK)(minutes=0.1, traces=2)
     stopped = At(Setup(), 3.0).run(size)
-    (drained, _) = At(Setup(), 3.0, drain=True).run(size)
+    (drained,) = At(Setup(), 3.0, drain=True).run(size)
     assert [one.finished < one.requests for one in stopped] == [True, True]
     assert stopped[0].requests != stopped[1].requests  # another trace
     assert drained.finished == drained.requests == stopped[0].requests
