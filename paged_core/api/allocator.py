@@ -19,7 +19,11 @@ Laws, asserted by `check()` (numbers of the design):
  14  hash keys chain over parent, tokens, adapter and salt; the root is random per process unless a seed is set
 Laws 3 and 5 do not bind allocators that declare `reserves_ahead`.
 
-Capabilities: prefix_cache, partial_hits (hits may end inside a block), fork, swap, shrink, reserves_ahead.
+Capabilities: prefix_cache, partial_hits (hits may end inside a block), swap, shrink,
+  fork            branches share blocks, and only the last, partly filled one is ever copied. Who does not declare it
+                  serves requests of several branches by copies, or refuses them (`refuses`)
+  reserves_ahead  a sequence may hold blocks that it does not need yet, and may move as a whole when it grows: every
+                  block that holds a token is copied then
 """
 
 from __future__ import annotations
@@ -126,6 +130,8 @@ class Scratch(ABC):
     def need(self, group: Group, num_tokens: int) -> int:
         """Blocks that computing `num_tokens` more tokens of `group` would consume now, beyond what it already took.
 
+        More than `free` exactly if there is no room: an allocator whose blocks must be neighbours says so, however many
+        are free.
         Counts fresh blocks, copies of shared or published last blocks, prefix hits on cached blocks that are free now
         (a hit consumes them, the source of a copy too: it is pinned through the step), and for a swapped group its
         return from the host. A group off the device is charged its whole return. `num_tokens` is spread over branches
@@ -228,7 +234,10 @@ class Allocator(ABC):
 
     @abstractmethod
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Give `child` (its `row` is set) the parent's blocks, one more reference each. Never allocates."""
+        """Give `child` (its `row` is set) the parent's blocks, one more reference each. Never allocates.
+
+        Without the capability: `child` reads what its parent has computed, and its next `grow` copies that.
+        """
 
     @abstractmethod
     def free(self, seq: Sequence) -> None:

@@ -8,6 +8,7 @@ SCRATCH, PLANS = "test_allocator_scratch.py::", "test_allocator_plans.py::"
 TRACES = "test_allocator_laws.py::test_any_sequence_of_calls_agrees_with_the_set_based_model"
 COST = "test_cost.py::"
 GANGS = "test_engine_gangs.py::"
+RESERVES = "test_allocator_reserves.py::"
 
 CAUGHT_BY = {
     "alloc_leaks_on_free": BLOCKS + "test_after_the_last_sequence_left_every_block_is_free",
@@ -59,16 +60,16 @@ PARTIAL_CAUGHT_BY = {
 }
 
 RUNS_CAUGHT_BY = {
-    "alloc_never_merges": BLOCKS + "test_a_pool_that_was_emptied_is_as_good_as_a_new_one",
+    "alloc_never_merges": RESERVES + "test_a_pool_that_was_emptied_is_as_good_as_a_new_one",
     "alloc_overlaps": BLOCKS + "test_every_block_of_the_pool_can_be_used_and_is_handed_out_once",
     "alloc_copies_nothing": TRACES,
     "alloc_branches_forget": GANGS + "test_branches_do_not_depend_on_how_this_allocator_shares",
     "alloc_lets_go_at_once": TRACES,
     "alloc_keeps_spares": GANGS + "test_beams_do_not_depend_on_how_this_allocator_shares",
     "alloc_counts_blocks": PLANS + "test_whatever_a_scratch_accepted_can_be_carried_out_in_ledger_order",
-    "alloc_refuses_nobody": BLOCKS + "test_a_request_is_refused_exactly_if_the_empty_pool_has_no_room_for_its_prompt",
-    "alloc_holds_less": BLOCKS + "test_held_slots_are_no_fewer_than_tokens_and_no_more_than_used_blocks_have",
-    "alloc_holds_more": BLOCKS + "test_tokens_within_what_is_set_aside_take_no_block_and_move_nothing",
+    "alloc_refuses_nobody": RESERVES + "test_a_request_is_refused_exactly_if_the_empty_pool_has_no_room_for_its_prompt",
+    "alloc_holds_less": RESERVES + "test_held_slots_are_no_fewer_than_tokens_and_no_more_than_used_blocks_have",
+    "alloc_holds_more": RESERVES + "test_tokens_within_what_is_set_aside_take_no_block_and_move_nothing",
 }
 
 
@@ -91,7 +92,7 @@ def test_every_broken_allocator_of_runs_is_caught(harness) -> None:
 def test_allocators_of_runs_are_sound_however_much_they_reserve(harness) -> None:
     """Also one whose sequences outgrow what was set aside, and move."""
     names = ["alloc_pow2", "alloc_oracle", "alloc_guess"]
-    files = [path.split("::")[0] for path in (BLOCKS, SCRATCH, PLANS, TRACES, GANGS)]
+    files = [path.split("::")[0] for path in (BLOCKS, RESERVES, SCRATCH, PLANS, TRACES, GANGS)]
     plugins = harness.run_report("alloc", ["alloc_run_mutants"], names, files)
     assert sorted(plugin["name"] for plugin in plugins) == sorted(names)
     broken = [
