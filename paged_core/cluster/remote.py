@@ -81,7 +81,7 @@ class RemoteLLM:
         for attempt in range(1, _NUM_TRIES + 1):
             order = self._order(prompts, params, routing)
             if end is not None:
-                routing["timeout"] = max(0.0, end - time.monotonic())
+                routing = {**routing, "timeout": max(0.0, end - time.monotonic())}
             try:
                 async with aclosing(self._told(order, prompts, params, routing)) as messages:
                     async for message in messages:

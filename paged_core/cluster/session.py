@@ -26,6 +26,7 @@ _STORE_BYTES = 128 << 20
 """Of the object store: messages are small and never lie there."""
 _LAST_WORDS_S = 10.0
 _REACH_S = 5.0
+_CONTROLLER = "SERVE_CONTROLLER_ACTOR"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
@@ -45,24 +46,38 @@ def replicas(flags: Mapping[str, Any], settings: ServeSettings) -> Iterator[Remo
 
         if not log.isEnabledFor(logging.INFO):
             logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what matters we say ourselves
+        is_ours = not _serves()
         serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO"})
         name = f"paged-core-{uuid.uuid4().hex[:8]}"
         try:
             handle = deploy(fleet, name)
             yield RemoteLLM(handle, fleet, handle.facts.remote().result())
         finally:
-            _delete(name)
+            _end(name, is_ours)
 
 
-def _delete(name: str) -> None:
-    """Let Ray stop the replicas, which nobody uses any more. Not for ever: where Ray itself was stopped first, by a
-    signal to all processes, nobody would answer."""
+def _serves() -> bool:
+    """Whether Ray Serve runs in this cluster."""
+    from ray.util import list_named_actors
+
+    return any(actor["name"] == _CONTROLLER for actor in list_named_actors(all_namespaces=True))
+
+
+def _end(name: str, is_ours: bool) -> None:
+    """Let Ray stop the replicas, which nobody uses any more, and Serve itself where it is ours and nobody else uses it:
+    it has no HTTP proxies, which the next one may want. Not for ever: where Ray was stopped first, by a signal to all
+    processes, nobody would answer."""
     from ray import serve
 
-    deleting = threading.Thread(target=serve.delete, args=(name,), name="paged-core-end", daemon=True)
-    deleting.start()
-    deleting.join(_LAST_WORDS_S)
-    if deleting.is_alive():
+    def end() -> None:
+        serve.delete(name)
+        if is_ours and not serve.status().applications:
+            serve.shutdown()
+
+    ending = threading.Thread(target=end, name="paged-core-end", daemon=True)
+    ending.start()
+    ending.join(_LAST_WORDS_S)
+    if ending.is_alive():
         log.warning("Ray has not ended the application %s in %.0f s: left", name, _LAST_WORDS_S)
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -31,9 +32,16 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENAB
 
 @pytest.fixture(scope="session")
 def ray() -> None:
-    """Ray is here, or the test is skipped."""
+    """Ray is here and imported, with the settings that it reads then; or the test is skipped. Its own warnings, of
+    pydantic and others, are no concern of ours."""
     if find_spec("ray") is None:
         pytest.skip('needs Ray: pip install "paged-core[ray]"')
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        import ray.cluster_utils
+        import ray.serve  # noqa: F401
 
 
 @pytest.fixture(scope="module")
