@@ -248,6 +248,12 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def prefer_in_environment(values: Mapping[str, str]) -> None:
+    """Variables of this process and its children for libraries that are configured by them; the user's own win."""
+    for name, value in values.items():
+        os.environ.setdefault(name, value)
+
+
 def did_you_mean(name: str, known: Mapping[str, Any] | list[str]) -> str:
     """`; did you mean X?` when something known is close to `name`, else nothing."""
     close = get_close_matches(name, list(known), n=1)

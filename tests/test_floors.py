@@ -27,6 +27,7 @@ FLOORS = {
     "scheduling": 2,
     "costs": 2,
     "plugins": 3,
+    "ray_session": 3,
     "model": 4,
     "structured": 5,
     "engine": 6,
@@ -50,6 +51,7 @@ LOADER_OR_EXECUTOR_MAY = (
     "paged_core.device",
     "paged_core.tracing",
     "paged_core.costs",
+    "paged_core.ray_session",
     "paged_core.plugins.bootstrap",
 )
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from paged_core.api.executor import ExecutorNeed
     from paged_core.model.parallel.collective import Collective
     from paged_core.model.parallel.shard import Shard
     from paged_core.model.resident import Resident
@@ -137,6 +138,13 @@ class Worker:
     def _spans(self, order: TakeSpans) -> Timed:
         del order
         return Timed([] if self._resident is None else self._resident.spans())
+
+
+def at_home(need: ExecutorNeed, model: str) -> ExecutorNeed:
+    """The need on a machine that has its own cache folder, and the model as `model`."""
+    from paged_core.settings import cache_dir
+
+    return replace(need, model=model, cache_dir=str(cache_dir()))
 
 
 def _tcp_store() -> Any:
