@@ -185,9 +185,7 @@ def _conditions(
 ) -> dict[str, Any]:
     """What a reader needs to judge or repeat the figures."""
     from paged_core import __version__
-    from paged_core.costs.choice import Server, find_cost
-    from paged_core.costs.devices import find_device
-    from paged_core.costs.models import find_model
+    from paged_core.costs.choice import Server, device_called, find_cost, model_called
 
     base = next(iter(systems.values()))
     devices = dict.fromkeys((system.device, system.num_devices) for system in systems.values())
@@ -195,7 +193,7 @@ def _conditions(
         "paged-core": __version__,
         "model": f"{base.model}, simulated on {', '.join(f'{count} x {name}' for name, count in devices)}",
         "costs": "; ".join(
-            find_cost(base.cost, Server(base.model, find_model(base.model), find_device(name), count)).describe()
+            find_cost(base.cost, Server(base.model, model_called(base.model), device_called(name), count)).describe()
             for name, count in devices
         ),
         "plugins": "; ".join(f"{name}: {_described(one)}" for name, one in facts.items()),
