@@ -128,17 +128,16 @@ class RunScratch(Scratch):
         return before, self._orders(group, before.num_tokens + num_tokens)
 
     def _orders(self, group: Group, num_tokens: int) -> list[int]:
-        allocator, live = self._allocator, group.live
-        aside = allocator.spares.get(group.id)
-        spares = None if aside is None else [run.order for run in aside]
+        allocator, request = self._allocator, group.request
+        spares = allocator.orders_aside(request.id)
         found: list[int] = []
-        parts = spread(live)
+        parts = spread(group.live)
         for (seq, own), (_, num) in zip(parts, share_out(parts, num_tokens), strict=True):
             end = seq.num_tokens - own + num
             if not num or end <= allocator.slots_of(seq):
                 continue
-            claims = allocator.claims(seq, end, spares)
             order = allocator.order_of(seq, end)
+            claims = allocator.claims(request, order, spares)
             found += claims
             spares = [*(spares or []), *claims]
             spares.remove(next(spare for spare in spares if spare >= order))

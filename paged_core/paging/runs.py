@@ -128,14 +128,13 @@ class RunAllocator(Allocator):
         """Order of the run that holds `end` positions: as large as asked for, if the pool has any such run."""
         return self._order(seq.request, max(end, seq.num_tokens))
 
-    def claims(self, seq: Sequence, end: int, spares: list[int] | None) -> list[int]:
-        """Orders of the runs that leave the pool when `seq` grows to `end` positions beyond its run.
+    def claims(self, request: Request, order: int, spares: list[int] | None) -> list[int]:
+        """Orders of the runs that leave the pool when a branch of `request` needs one of `order`.
 
-        `spares` are orders of runs set aside for its request, None when it has no run yet.
+        `spares` are orders of runs set aside for the request, None when it has no run yet.
         """
-        order = self.order_of(seq, end)
         if spares is None:
-            return [order] * seq.request.params.num_sequences
+            return [order] * request.params.num_sequences
         return [] if any(spare >= order for spare in spares) else [order]
 
     def grow(self, seq: Sequence, num_tokens: int) -> list[BlockCopy] | None:
@@ -149,13 +148,12 @@ class RunAllocator(Allocator):
             )
         if end <= self.capacity[row]:
             return []
-        spares = self.spares.get(seq.request.id)
-        made = self.buddy.allocate_all(self.claims(seq, end, None if spares is None else [s.order for s in spares]))
+        order = self.order_of(seq, end)
+        made = self.buddy.allocate_all(self.claims(seq.request, order, self.orders_aside(seq.request.id)))
         if made is None:
             return None
         spares = self.spares.setdefault(seq.request.id, [])
         spares += made
-        order = self.order_of(seq, end)
         run = next(spare for spare in spares if spare.order >= order)
         spares.remove(run)
         return self._move(seq, run)
@@ -186,6 +184,11 @@ class RunAllocator(Allocator):
         raise PluginContractError(f"{group.id} has no table on the host that could be swapped in")
 
     # -- questions ------------------------------------------------------------------------------------------------
+
+    def orders_aside(self, request_id: str) -> list[int] | None:
+        """Orders of the runs set aside for branches to come; None before the request's first run."""
+        spares = self.spares.get(request_id)
+        return None if spares is None else [run.order for run in spares]
 
     def slots_of(self, seq: Sequence) -> int:
         """Slots of the run of `seq`; 0 without one."""
@@ -241,9 +244,9 @@ class RunAllocator(Allocator):
     # -- small parts ----------------------------------------------------------------------------------------------
 
     def _order(self, request: Request, num_tokens: int) -> int:
-        slots = min(self.reserve(request), self.max_len)
-        least, asked = (order_for(-(-num // self.block_size)) for num in (num_tokens, slots))
-        return max(least, min(asked, self.buddy.top))
+        size = self.block_size
+        asked = order_for(-(-min(self.reserve(request), self.max_len) // size))
+        return max(order_for(-(-num_tokens // size)), min(asked, self.buddy.top))
 
     def _move(self, seq: Sequence, run: Chunk) -> list[BlockCopy]:
         row, old = seq.row, self.runs.get(seq.row)
