@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-_WAIT_S = 120.0
+_WAIT_S = 60.0
 
 
 class LockStep:

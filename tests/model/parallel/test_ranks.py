@@ -11,6 +11,7 @@ import torch
 from paged_attn_cpu import CpuAttentionProvider
 
 from paged_core.errors import ConfigError
+from paged_core.model.linear.native import NativePairsLinear
 from paged_core.model.parallel.linear import SummedLinear
 from paged_core.native.processor import has_pairs, has_quads
 from paged_core.testing.ranks import LockStep
@@ -138,6 +139,21 @@ def test_native_products_serve_ranks_as_they_serve_one_process(
         assert layer.attention.output._wide is not None
 
 
+@needs_native
+def test_native_products_are_added_up_before_they_are_rounded() -> None:
+    x, weight = torch.randn(5, 256).bfloat16(), torch.randn(64, 256).bfloat16()
+    halves = [slice(0, 128), slice(128, 256)]
+
+    def part(end: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        linear, own = NativePairsLinear(weight[:, halves[end.rank]].contiguous()), x[:, halves[end.rank]]
+        return SummedLinear(linear, end)(own), linear.wide(own, torch.empty(5, 64))
+
+    (first, own), (second, others) = LockStep(2).run(part)
+    assert torch.equal(first, (own + others).bfloat16())
+    assert torch.equal(first, second)
+    assert not torch.equal(first, (own.bfloat16() + others.bfloat16()).bfloat16()), "the difference can be seen"
+
+
 def test_weights_of_int8_are_quantised_by_every_rank_for_itself(model_of: Any, paged_from: Any) -> None:
     case = model_of("qwen2", **NATIVE, num_key_value_heads=2)
     one, two, _ = errors(case, paged_from, quantization="int8")
@@ -151,7 +167,7 @@ def test_bfloat16_is_as_exact_as_in_one_process(model_of: Any, paged_from: Any) 
 
 
 def test_a_row_that_the_model_spoiled_stays_spoiled(model_of: Any, paged_from: Any) -> None:
-    """Integers know no NaN: every rank marks its own part of the logits."""
+    """Integers know no NaN, and every rank has its own part of the logits."""
     case, group = model_of("llama"), LockStep(2)
     models = group.run(lambda end: paged_from(case.spec, case.weights, collective=end, quantization="int8").decoder)
     hidden = torch.randn(2, 96)
