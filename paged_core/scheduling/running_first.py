@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Set
 
 _ORDER = "running_first.order"  # note: how many groups were admitted before; breaks ties of arrival
+_LAST = 1 << 62  # the order of who was not admitted yet
 
 
 class RunningFirst(Scheduler):
@@ -146,8 +147,8 @@ class RunningFirst(Scheduler):
 
 def age(group: Group) -> tuple[float, int]:
     """Arrival, then the order of admission."""
-    order = group.notes.get(_ORDER, 0)
-    return group.arrival, order if isinstance(order, int) else 0
+    order = group.notes.get(_ORDER)
+    return group.arrival, order if isinstance(order, int) else _LAST
 
 
 def first_come(view: View) -> Iterator[Group]:
