@@ -11,7 +11,7 @@ import torch
 from paged_attn_cpu import CpuAttentionProvider
 
 from paged_core.errors import ConfigError
-from paged_core.model.linear.native import NativePairsLinear
+from paged_core.model.linear.native import NativeLinear
 from paged_core.model.parallel.linear import SummedLinear
 from paged_core.native.processor import has_pairs, has_quads
 from paged_core.testing.ranks import LockStep
@@ -120,7 +120,7 @@ needs_native = pytest.mark.skipif(not (has_pairs() and has_quads()), reason="the
 def test_native_products_serve_ranks_as_they_serve_one_process(
     quantization: str, model_of: Any, paged_from: Any
 ) -> None:
-    """Gated products, fused norms and the rotation inside attention stay; sums are rounded once, as in one process."""
+    """Gated products, fused norms and the rotation inside attention stay."""
     case = model_of("llama", **NATIVE, num_key_value_heads=2)
     one, two, decoders = errors(
         case,
@@ -136,22 +136,7 @@ def test_native_products_serve_ranks_as_they_serve_one_process(
         assert layer.feed_forward.gated is not None
         assert layer.attn_norm.is_fused
         assert isinstance(layer.attention.output, SummedLinear)
-        assert layer.attention.output._wide is not None
-
-
-@needs_native
-def test_native_products_are_added_up_before_they_are_rounded() -> None:
-    x, weight = torch.randn(5, 256).bfloat16(), torch.randn(64, 256).bfloat16()
-    halves = [slice(0, 128), slice(128, 256)]
-
-    def part(end: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        linear, own = NativePairsLinear(weight[:, halves[end.rank]].contiguous()), x[:, halves[end.rank]]
-        return SummedLinear(linear, end)(own), linear.wide(own, torch.empty(5, 64))
-
-    (first, own), (second, others) = LockStep(2).run(part)
-    assert torch.equal(first, (own + others).bfloat16())
-    assert torch.equal(first, second)
-    assert not torch.equal(first, (own.bfloat16() + others.bfloat16()).bfloat16()), "the difference can be seen"
+        assert isinstance(layer.attention.output.part, NativeLinear)
 
 
 def test_weights_of_int8_are_quantised_by_every_rank_for_itself(model_of: Any, paged_from: Any) -> None:
