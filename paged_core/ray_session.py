@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ _STORE_BYTES = 128 << 20
 """Of the object store: messages are small and hardly ever lie there."""
 RANK = "paged_core_rank"
 """A resource without limit of a cluster that is begun here: its actors share the processors as processes do."""
+_REACH_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0"}
 _ALONE = {"RAY_AUTH_MODE": "token", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -59,12 +61,25 @@ def enter(address: str, num_cpus: float, verbose: bool, namespace: str | None = 
             "object_store_memory": _STORE_BYTES,
             "include_dashboard": False,
         }
+    else:
+        _reach(address)
     with _signals_kept():
         try:
             ray.init(**how, log_to_driver=verbose, logging_level=logging.INFO if verbose else logging.WARNING)
         except ConnectionError as error:
             raise ConfigError(f"no Ray cluster answers at {address}: {str(error).partition(chr(10))[0]}") from error
     return True
+
+
+def _reach(address: str) -> None:
+    """ConfigError when nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), _REACH_S).close()
+    except OSError as error:
+        raise ConfigError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
 
 
 def leave() -> None:
