@@ -17,6 +17,7 @@ from paged_core.api.sampler import SamplerNeed
 from paged_core.device.staging import BatchSizes, Staging
 from paged_core.model.decoder import Decoder
 from paged_core.model.device_runner import DeviceRunner
+from paged_core.model.parallel.collective import TorchCollective
 from paged_core.model.place import Place
 from paged_core.model.spec import spec_from_hf
 from paged_core.model.weights import expected_shapes
@@ -80,19 +81,45 @@ class Silent(Attention):
         pass
 
 
-def decoder_of(spec, attention, fused_rope=True) -> Decoder:
+class SilentGroup:
+    """A process group whose members do nothing; `num_calls`: how often they met."""
+
+    def __init__(self, rank, size):
+        self.place, self.num_calls = (rank, size), 0
+
+    def rank(self):
+        return self.place[0]
+
+    def size(self):
+        return self.place[1]
+
+    def meet(self, *tensors):
+        self.num_calls += 1
+        return self
+
+    allreduce = gather = meet
+
+    def wait(self):
+        """On a GPU the stream waits, not the host."""
+
+
+def decoder_of(spec, attention, fused_rope=True, group=None) -> Decoder:
+    collective = None if group is None else TorchCollective(group)
     weights = ((name, torch.empty(shape, device="meta")) for name, shape in expected_shapes(spec).items())
     with torch.inference_mode():
-        return Decoder.load(spec, weights, Place(META, torch.bfloat16), attention, fused_rope)
+        place = Place(META, torch.bfloat16)
+        return Decoder.load(spec, weights, place, attention, fused_rope, collective=collective)
 
 
-def runner_of(spec=LLAMA, fused_rope=True) -> tuple[DeviceRunner, TorchSampler]:
+def runner_of(spec=LLAMA, fused_rope=True, group=None) -> tuple[DeviceRunner, TorchSampler]:
     attention, device = Silent(), MetaAccelerator()
     sampler = TorchSampler(SamplerNeed("meta", spec.vocab_size, ROWS))
     tables = np.arange(ROWS * 16, dtype=np.int32).reshape(ROWS, 16)
     staging = Staging(device, tables, BLOCK, BatchSizes(64, ROWS, ROWS))
     caches = [torch.empty(128, 2, device=META) for _ in range(spec.num_layers)], []
-    return DeviceRunner(decoder_of(spec, attention, fused_rope), attention, sampler, caches, staging, device), sampler
+    decoder = decoder_of(spec, attention, fused_rope, group)
+    draws = sampler if group is None or group.rank() == 0 else None
+    return DeviceRunner(decoder, attention, draws, caches, staging, device), sampler
 
 
 def start(sampler, params: SamplingParams) -> None:
@@ -163,6 +190,22 @@ def test_no_family_waits_or_takes_what_only_a_cpu_has(spec, fused_rope):
     runner, sampler = runner_of(spec, fused_rope)
     start(sampler, DRAWS["greedy"])
     assert would_wait(lambda: runner.submit(plan_of([1, 5]))) == ""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("spec", [LLAMA, GEMMA, OPT], ids=["llama", "gemma", "opt"])
+@pytest.mark.parametrize("captured", [True, False])
+def test_a_rank_of_a_group_waits_no_more_than_one_process(spec, rank, captured):
+    group = SilentGroup(rank, 2)
+    runner, sampler = runner_of(spec, group=group)
+    start(sampler, DRAWS["greedy"])
+    if captured:
+        assert would_wait(lambda: runner.capture(4)) == ""
+    before = group.num_calls
+    for counts in ([1, 1, 1], [1, 5]):
+        assert would_wait(lambda counts=counts: runner.submit(plan_of(counts))) == ""
+    assert group.num_calls - before == 2 * (1 + 2 * spec.num_layers + 1)
+    assert sum(graph.num_replays for graph in runner._graphs._graphs.values()) == captured
 
 
 def test_a_mixture_waits_and_says_so():
