@@ -101,7 +101,7 @@ def _cut(
     pairs = np.zeros((0, 2), dtype=np.int64)
     while len(pairs) < count:
         prompt, output = (np.rint(one).astype(np.int64) for one in draw(count))
-        drawn = np.stack([np.maximum(prompt, prompts[0] == 1), np.maximum(output, 1)], axis=1)
+        drawn = np.stack([prompt, np.maximum(output, 1)], axis=1)
         fits = (drawn[:, 0] >= prompts[0]) & (drawn[:, 0] <= prompts[1]) & (drawn.sum(axis=1) <= MOST_TOKENS)
         pairs = np.concatenate([pairs, drawn[fits]])
     return pairs[:count]

@@ -8,7 +8,7 @@ from paged_core.errors import ConfigError
 from paged_core.sim.system import System
 from paged_core.sim.variants import variants
 
-BASE = System(plugins={"alloc_contiguous": {"reservation": "max"}, "sched_fcfs": {"watermark": 0.02}})
+BASE = System(plugins={"alloc_contiguous": {"reservation": "max", "other": 7}, "sched_fcfs": {"watermark": 0.02}})
 
 
 def test_without_choices_there_is_the_system_itself() -> None:
@@ -38,8 +38,9 @@ def test_a_plugin_is_compared_with_itself_by_its_settings() -> None:
     assert list(found) == ["contiguous oracle", "alloc_contiguous pow2", "cow"]
     tables = [system.plugins["alloc_contiguous"]["reservation"] for system in found.values()]
     assert tables == ["oracle", "pow2", "max"]
+    assert all(system.plugins["alloc_contiguous"]["other"] == 7 for system in found.values())
     assert all(system.plugins["sched_fcfs"] == {"watermark": 0.02} for system in found.values())
-    assert BASE.plugins["alloc_contiguous"] == {"reservation": "max"}
+    assert BASE.plugins["alloc_contiguous"] == {"reservation": "max", "other": 7}
 
 
 @pytest.mark.parametrize("text", ["contiguous:", "contiguous:max", ":reservation=max", "contiguous:=max"])
