@@ -26,7 +26,7 @@ class Requests:
     first_token_s    NaN while there was none; of a beam search, its first step
     finish_s         NaN: rejected, or not finished by `until`
     prompt_tokens, output_tokens   as the trace says; tokens of one branch
-    generated_tokens tokens that came out, over all branches
+    generated_tokens tokens that came out, over all branches; of unfinished requests, by `until`
     num_preemptions  how often it was preempted
     cached_tokens    prompt tokens found in the prefix cache at its first admission
     rejected         it could never run: too long for the model or the pool

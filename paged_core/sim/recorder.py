@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from paged_core.api.allocator import BlockStats
     from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.clock import Clock
-    from paged_core.api.output import RequestOutput
+    from paged_core.api.output import RequestMetrics, RequestOutput
     from paged_core.engine.ledger import Ledger
     from paged_core.workload.traces import Arrival
 
@@ -100,16 +100,22 @@ class RequestRecorder:
 
     def finished(self, output: RequestOutput) -> None:
         """A request has ended."""
+        metrics = self.stopped(output)
+        i = int(output.request_id)
+        assert metrics.finished_time is not None
+        self._finish[i] = metrics.finished_time
+        if metrics.longest_output < self._arrivals[i].output_tokens:
+            self._cut[i] = True
+            self._count(output.error or "the model's longest sequence")
+
+    def stopped(self, output: RequestOutput) -> RequestMetrics:
+        """A request was taken away before its end, as far as it had come."""
         i, metrics = int(output.request_id), output.metrics
         assert metrics is not None
         if metrics.first_token_time is not None:
             self._first[i] = metrics.first_token_time
-        assert metrics.finished_time is not None
-        self._finish[i] = metrics.finished_time
         self._counts[i] = (metrics.num_generation_tokens, metrics.num_preemptions, metrics.num_cached_tokens)
-        if metrics.longest_output < self._arrivals[i].output_tokens:
-            self._cut[i] = True
-            self._count(output.error or "the model's longest sequence")
+        return metrics
 
     def rejected(self, i: int, reason: str) -> None:
         """Request `i` can never run."""

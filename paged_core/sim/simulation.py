@@ -127,9 +127,11 @@ class _Run:
 
     def _outcome(self, wall_s: float) -> Outcome:
         engine = self._engine
+        for output in engine.abort(engine.unfinished_ids):
+            self._requests.stopped(output)
         stats = engine.stats()
-        if not engine.has_unfinished:
-            engine.check()
+        if stats.blocks.used:
+            engine.check()  # says what is wrong: nobody is there to hold them
         engine.close()
         return Outcome(
             system=self._system,

@@ -92,6 +92,10 @@ def test_the_clock_stops_at_until_with_requests_left() -> None:
     unfinished = ~outcome.requests.finished
     assert unfinished.any()
     assert np.isnan(outcome.requests.latency_s[unfinished]).all()
+    begun = unfinished & ~np.isnan(outcome.requests.first_token_s)
+    assert begun.any(), "what had come by then is told of those that were stopped, too"
+    assert (outcome.requests.generated_tokens[begun] > 0).all()
+    assert (outcome.requests.generated_tokens[begun] < outcome.requests.output_tokens[begun]).all()
     idle = simulate(SMALL, [Arrival(5.0, 4, 4)], until=1.0)
     assert (idle.end_s, len(idle.steps)) == (1.0, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from paged_core.api.batch import StepPlan, StepResult
     from paged_core.api.executor import ExecutorNeed
     from paged_exec_sim import SimSettings
+
+
+news = logging.getLogger("paged_core.news")
 
 
 class _Simulated(Ticket):
@@ -49,6 +53,8 @@ class SimExecutor(Executor):
             call_s=settings.call_us * 1e-6,
             link_bytes_per_s=settings.link_gb_per_s * 1e9,
         )
+        if "simulated" not in need.required:  # somebody expects answers
+            news.info("exec_sim: no weights are read and the text is noise; %s", self._cost.describe())
         self._wait = settings.wait
         self._answers = Answers(need.max_rows, need.spec.vocab_size, need.eos_token_ids)
         self._started = False

@@ -74,6 +74,14 @@ def test_wait_lets_a_step_last_as_long_as_it_says(seconds) -> None:
     assert time.monotonic() - begin >= elapsed > 0.03
 
 
+def test_who_asks_for_no_simulation_is_told_that_it_is_one(need, caplog) -> None:
+    with caplog.at_level("INFO", "paged_core.news"):
+        SimExecutorProvider().create(replace(need, required=frozenset({"simulated"})), SimSettings(), None)
+        assert not caplog.messages
+        SimExecutorProvider().create(need, SimSettings(), None)
+    assert "noise" in caplog.messages[0]
+
+
 def test_before_start_and_after_close_it_is_dead(need) -> None:
     executor = SimExecutorProvider().create(need, SimSettings(), None)
     with pytest.raises(EngineDeadError):
