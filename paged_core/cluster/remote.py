@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paged_core.cluster.order import Order, prefix_keys
-from paged_core.cluster.wire import Accepted, Answer, Begun
+from paged_core.cluster.wire import Accepted, Answer, Begun, Joiner
 from paged_core.errors import EngineDeadError, RequestError
 from paged_core.server.errors import ApiError
 
@@ -77,18 +77,18 @@ class RemoteLLM:
 
         params = SamplingParams() if sampling_params is None else sampling_params
         end = None if routing.get("timeout") is None else time.monotonic() + routing["timeout"]
+        ids = [prompt["prompt_token_ids"] for prompt in prompts]
         has_told = False
         for attempt in range(1, _NUM_TRIES + 1):
-            order = self._order(prompts, params, routing)
+            order, joiner = self._order(ids, params, routing), Joiner(ids)
             if end is not None:
                 routing = {**routing, "timeout": max(0.0, end - time.monotonic())}
             try:
                 async with aclosing(self._told(order, prompts, params, routing)) as messages:
                     async for message in messages:
                         if isinstance(message, Answer):
-                            message.output.prompt_token_ids = list(prompts[message.index]["prompt_token_ids"])
                             has_told = True
-                            yield message.index, message.output
+                            yield message.index, joiner.join(message)
                 return
             except ReplicaLostError as error:
                 self._mourn(order.replica, error)
@@ -139,9 +139,8 @@ class RemoteLLM:
 
     # -- one call ---------------------------------------------------------------------------------------------------
 
-    def _order(self, prompts: Sequence[Any], params: SamplingParams, routing: Mapping[str, Any]) -> Order:
+    def _order(self, ids: Sequence[Sequence[int]], params: SamplingParams, routing: Mapping[str, Any]) -> Order:
         facts = self.engine.facts
-        ids = [prompt["prompt_token_ids"] for prompt in prompts]
         root = (routing.get("cache_salt"), routing.get("adapter"))
         keys = (prefix_keys(each, facts.block_size, root) for each in ids if facts.prefix_cache)
         return Order(tuple(keys), sum(map(len, ids)), len(ids) * params.num_sequences, self._source)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from paged_core.api.output_kind import RequestOutputKind
 from paged_core.cluster.policy import Load
-from paged_core.cluster.wire import Accepted, Begun, Refused, Told, answer
+from paged_core.cluster.wire import Accepted, Begun, Cutter, Refused, Told
 from paged_core.engine.aio import AsyncLLM
 from paged_core.errors import EngineDeadError, RequestError
 
@@ -49,13 +49,14 @@ class EngineReplica:
         requests."""
         with self._carrying(order) as begun:
             yield Accepted()
+            cutter = Cutter()
             try:
                 async with aclosing(self._outputs(prompts, params, routing)) as outputs:
                     async for index, output in outputs:
                         if begun():
                             yield Begun()
                         if output.finished or params.output_kind is RequestOutputKind.CUMULATIVE:
-                            yield answer(index, output)
+                            yield cutter.cut(index, output)
             except RequestError as error:
                 yield Refused(str(error), error.field)
             except EngineDeadError as error:

@@ -11,7 +11,7 @@ from paged_core import SamplingParams
 from paged_core.api.output import CompletionOutput, RequestOutput
 from paged_core.cluster.fleet import Fleet
 from paged_core.cluster.remote import RemoteLLM
-from paged_core.cluster.wire import Accepted, Begun, Refused, answer
+from paged_core.cluster.wire import Accepted, Answer, Begun, Refused
 from paged_core.engine.aio import AsyncLLM
 from paged_core.errors import EngineDeadError, RequestError
 from paged_core.server.app import create_app
@@ -75,7 +75,7 @@ class Handle:
 
 def output(text: str, finished: bool = False) -> Any:
     branch = CompletionOutput(0, text, [1] * len(text), finish_reason="stop" if finished else None)
-    return answer(0, RequestOutput("x", None, [7, 7], [branch], finished))
+    return Answer(0, RequestOutput("x", None, [7, 7], [branch], finished))
 
 
 def died() -> BaseException:
@@ -109,7 +109,7 @@ def calls(llm: RemoteLLM) -> list[Call]:
 
 
 def test_outputs_come_back_with_their_prompt_and_the_order_tells_the_router(remote):
-    llm = remote([Accepted(), Begun(), output("a"), output("ab", finished=True)])
+    llm = remote([Accepted(), Begun(), output("a"), output("b", finished=True)])
 
     async def run() -> Any:
         return [pair async for pair in llm.generate_all(PROMPTS, SamplingParams(n=3), cache_salt="s", adapter="z")]
