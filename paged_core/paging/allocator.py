@@ -13,6 +13,7 @@ from paged_core.errors import PluginContractError
 from paged_core.paging.hits import find_hits
 from paged_core.paging.host import HostPool
 from paged_core.paging.laws import check_laws
+from paged_core.paging.rules import forked_tokens
 from paged_core.paging.scratch import PagedScratch
 
 if TYPE_CHECKING:
@@ -87,12 +88,7 @@ class PagedAllocator(Allocator):
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Share the parent's blocks that cover the child's `num_computed` tokens (all of them while that is 0)."""
         self._resident(parent, "fork")
-        covered = child.num_computed or parent.num_computed
-        if covered > parent.num_computed:
-            raise PluginContractError(
-                f"branch {child.index} of {child.request.id} claims {covered} computed tokens, but its parent "
-                f"has only {parent.num_computed}"
-            )
+        covered = forked_tokens(parent, child)
         self._settle(child, "fork")
         length = -(-covered // self.block_size)
         blocks = self.tables[parent.row, :length]

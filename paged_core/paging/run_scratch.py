@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from paged_core.api.allocator import Scratch
 from paged_core.api.request import GroupState, share_out, spread
 from paged_core.errors import PluginContractError
+from paged_core.paging.rules import check_victim
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,10 +94,7 @@ class RunScratch(Scratch):
 
     def give_back(self, group: Group) -> int:
         """Evict `group`: its runs, and those set aside for its branches, are free."""
-        if group in self._taken or self._took_decode(group):
-            raise PluginContractError(f"law 11: {group.id} already took blocks this step and cannot be a victim")
-        if group in self._victims or group.state is not GroupState.RUNNING:
-            raise PluginContractError(f"law 7: {group.id} cannot leave: it is {group.state.value} or left already")
+        check_victim(group, self._victims, took=group in self._taken or self._took_decode(group))
         self._victims.add(group)
         chunks = self._allocator.runs_of(group)
         if chunks:

@@ -16,6 +16,7 @@ import numpy as np
 from paged_core.api.allocator import Allocator, AllocatorNeed, BlockCopy, BlockStats, SwapPair
 from paged_core.errors import PluginContractError
 from paged_core.paging.buddy import Buddy, Chunk, order_for
+from paged_core.paging.rules import forked_tokens
 from paged_core.paging.run_scratch import RunScratch
 
 if TYPE_CHECKING:
@@ -83,12 +84,7 @@ class RunAllocator(Allocator):
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """`child` reads its parent's run until it grows, and then takes its tokens with it into one of its own."""
         row = self._resident(parent, "fork")
-        covered = child.num_computed or parent.num_computed
-        if covered > parent.num_computed:
-            raise PluginContractError(
-                f"branch {child.index} of {child.request.id} claims {covered} computed tokens, but its parent "
-                f"has only {parent.num_computed}"
-            )
+        covered = forked_tokens(parent, child)
         self._settle(child, "fork")
         length = -(-covered // self.block_size)
         self.tables[child.row, :length] = self.tables[row, :length]

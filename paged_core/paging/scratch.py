@@ -11,6 +11,7 @@ from paged_core.api.allocator import Scratch
 from paged_core.api.request import GroupState, Residency, share_out, spread
 from paged_core.errors import PluginContractError
 from paged_core.paging.hits import find_hits
+from paged_core.paging.rules import check_victim
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,10 +124,7 @@ class PagedScratch(Scratch):
 
     def give_back(self, group: Group) -> int:
         """Evict `group`; blocks that only victims held are free."""
-        if group in self._taken or self._took_decode(group):
-            raise PluginContractError(f"law 11: {group.id} already took blocks this step and cannot be a victim")
-        if group in self._victims or group.state is not GroupState.RUNNING:
-            raise PluginContractError(f"law 7: {group.id} cannot leave: it is {group.state.value} or left already")
+        check_victim(group, self._victims, took=group in self._taken or self._took_decode(group))
         self._victims.add(group)
         self._decode_need = None
         allocator, delta, freed = self._allocator, self._delta, 0
