@@ -144,3 +144,14 @@ def test_seeded_draws_do_not_depend_on_neighbours_order_or_preemption(model):
             outputs = llm.generate(PROMPTS[:4], wanted, use_tqdm=False)
             assert [output.outputs[0].token_ids for output in outputs] == alone
             assert sum(llm.engine.stats().preemptions.values()) > 0
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+@pytest.mark.parametrize("sched", ["prefix", "prefill_first", "no_evict", "max_utilization", "peak", "priority"])
+def test_who_runs_when_changes_no_token(model, reference, sched, chunked):
+    """Every scheduler of this repository around the real model, on a pool for two of the five."""
+    sizes = {"block_size": 4, "num_blocks": 24, "chunked_prefill": chunked, "max_model_len": 64}
+    outputs, stats = answers(model, sched=sched, max_num_batched_tokens=16 if chunked else 64, **sizes)
+    assert [output.token_ids for output in outputs] == reference
+    keeps_promises = sched in ("no_evict", "peak")  # the latter without a past
+    assert keeps_promises == (sum(stats.preemptions.values()) == 0)
