@@ -37,14 +37,14 @@ def replicas(flags: Mapping[str, Any], settings: ServeSettings) -> Iterator[Remo
 
         if not verbose:
             logging.getLogger("ray.serve").setLevel(logging.ERROR)  # what matters we say ourselves
-        is_ours = not _serves()
+        stays = bool(settings.ray_address) and not _serves()  # Serve would, without the HTTP proxies others may want
         serve.start(proxy_location="Disabled", logging_config={"log_level": "INFO"})
         name = f"paged-core-{uuid.uuid4().hex[:8]}"
         try:
             handle = deploy(fleet, name)
             yield RemoteLLM(handle, fleet, handle.facts.remote().result())
         finally:
-            _end(name, is_ours)
+            _end(name, stays)
 
 
 def _serves() -> bool:
@@ -54,15 +54,14 @@ def _serves() -> bool:
     return any(actor["name"] == _CONTROLLER for actor in list_named_actors(all_namespaces=True))
 
 
-def _end(name: str, is_ours: bool) -> None:
-    """Let Ray stop the replicas, which nobody uses any more, and Serve itself where it is ours and nobody else uses it:
-    it has no HTTP proxies, which the next one may want. Not for ever: where Ray was stopped first, by a signal to all
-    processes, nobody would answer."""
+def _end(name: str, stays: bool) -> None:
+    """Let Ray stop the replicas, which nobody uses any more, and Serve itself if it stays and nobody else uses it. Not
+    for ever: where Ray was stopped first, by a signal to all processes, nobody would answer."""
     from ray import serve
 
     def end() -> None:
         serve.delete(name)
-        if is_ours and not serve.status().applications:
+        if stays and not serve.status().applications:
             serve.shutdown()
 
     ending = threading.Thread(target=end, name="paged-core-end", daemon=True)

@@ -17,7 +17,7 @@ from paged_core.testing.build import build_engine
 from paged_core.testing.shadow import ShadowExecutor
 from paged_core.testing.tiny import write_tiny_llama
 
-HTTP = {"fastapi", "uvicorn", "starlette", "prometheus_client", "httptools"}
+HTTP = {"fastapi", "uvicorn", "starlette", "prometheus_client", "httptools", "ray", "paged_core.cluster"}
 
 
 @pytest.fixture
@@ -44,6 +44,36 @@ def test_a_missing_extra_is_one_line_with_its_cure(invoke, no_model, monkeypatch
     (line,) = result.stderr.strip().splitlines()
     assert 'pip install "paged-core[serve]"' in line
     assert "fastapi, uvicorn" in line
+
+
+def test_replicas_without_ray_are_one_line_with_its_cure(invoke, no_model, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "ray" else name)
+    monkeypatch.setattr(command, "open_replicas", lambda *arguments: pytest.fail("replicas were started"))
+    result = invoke("serve", "--replicas=2", "--port=0")
+    assert result.exit_code == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert 'pip install "paged-core[ray]"' in line
+
+
+def test_a_model_that_is_not_there_is_told_before_ray_is_started(invoke, no_model, monkeypatch):
+    monkeypatch.setattr(command, "find_spec", lambda name: name)
+    result = invoke("serve", "nosuch", "--replicas=2", "--port=0")
+    assert result.exit_code == 2
+    (line,) = result.stderr.strip().splitlines()
+    assert "'nosuch'" in line
+
+
+def test_without_replicas_nothing_of_ray_is_asked_for(invoke, monkeypatch):
+    from paged_core.server import lifecycle
+
+    llm = AsyncLLM(engine=build_engine(ShadowExecutor(4)))
+    monkeypatch.setattr(command, "open_llm", lambda settings: llm)
+    monkeypatch.setattr(command, "open_replicas", lambda *arguments: pytest.fail("replicas were started"))
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "ray" else name)
+    monkeypatch.setattr(
+        lifecycle, "serve", lambda sock, settings, load, ready: ready("http://x", load().state.server) or 0
+    )
+    assert invoke("serve", "mine", "--port=0").exit_code == 0
 
 
 def test_an_address_in_use_is_told_before_a_model_is_loaded(invoke, no_model):
