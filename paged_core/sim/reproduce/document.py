@@ -46,9 +46,9 @@ _CONDITIONS = """## Conditions
   times slower for GPUs of 40 GB. OPT-175B has no published fit: its rows are by the roofline model, and marked so.
 * **Requests**: Poisson arrivals in virtual traces of {minutes:g} minutes; the authors' artifact shortens the
   paper's hour to ten, too. A quarter as long unless the lengths are ShareGPT's, for shorter requests come ten times
-  as fast; half with OPT-175B, and two fifths with beams. Lengths are drawn from distributions fitted to the paper's
+  as fast; half with OPT-175B, and a quarter with beams. Lengths are drawn from distributions fitted to the paper's
   means (`paged_core/workload/lengths.py`), for its traces are not published; the end of sequence is ignored. Figures at
-  one rate are means over {traces} traces (of samples and beams: one), after the first tenth of each.
+  one rate are means over {traces} traces (of beams: one), after the first tenth of each.
 * **Latency** is the paper's: mean over requests of latency over output tokens. The rate a system serves is where
   that passes 0.5 s a token, interpolated between rates no more than {precision:.0%} apart. One trace for every
   curve, the same requests for every system and rate.

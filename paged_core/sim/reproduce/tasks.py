@@ -43,17 +43,16 @@ class Size:
         """Seconds of arrivals. Less of short requests, which come ten times as fast; of OPT-175B, as in the paper; of
         beams, which cost most."""
         share = 1.0 if setup.lengths == "sharegpt" else 0.25
-        return (
-            60 * self.minutes * share * (0.5 if setup.model == "opt-175b" else 1) * (0.4 if setup.mode == "beam" else 1)
-        )
+        share *= (0.5 if setup.model == "opt-175b" else 1.0) * (0.25 if setup.mode == "beam" else 1.0)
+        return 60 * self.minutes * share
 
     def traces_of(self, setup: Setup) -> int:
-        """Traces of a run at one rate; one where every request has several sequences."""
-        return self.traces if setup.mode == "basic" else 1
+        """Traces of a run at one rate; one of beams."""
+        return 1 if setup.mode == "beam" else self.traces
 
 
 FULL = Size()
-QUICK = Size(minutes=2.0, traces=1, precision=0.3, quick=True, relative=0.25, points=6.0)
+QUICK = Size(minutes=1.5, traces=1, precision=0.5, quick=True, relative=0.25, points=6.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,17 +24,20 @@ class Tolerance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """Within a share of the paper's value, either way."""
+    """Within a share of the paper's value, either way; or within `least`, in the value's unit, where that is wider."""
 
     paper: float
     share: float
+    least: float = 0.0
 
     def holds(self, ours: float) -> bool:
-        """|ours - paper| <= share x paper."""
-        return abs(ours - self.paper) <= self.share * abs(self.paper)
+        """|ours - paper| <= share x paper, or <= least."""
+        return abs(ours - self.paper) <= max(self.share * abs(self.paper), self.least)
 
     def text(self, unit: Unit) -> str:
-        """As `+-10 %`."""
+        """As `+-10 %`, or `+-2 points` where that is wider."""
+        if self.least > self.share * abs(self.paper):
+            return f"±{self.least:g} points"
         return f"±{self.share:.0%}".replace("%", " %")
 
 

@@ -11,6 +11,8 @@ from paged_core.sim.reproduce.verdict import Interval, Points, Relative, Row, To
     ("tolerance", "inside", "outside"),
     [
         (Relative(20.0, 0.1), (18.0, 20.0, 22.0), (17.99, 22.01, math.nan)),
+        (Relative(10.0, 0.1, 2.0), (8.0, 12.0), (7.99, 12.01)),
+        (Relative(50.0, 0.1, 2.0), (45.0, 55.0), (44.9, 55.1)),
         (Points(6.0, 3.0), (3.0, 9.0), (2.99, 9.01, math.nan)),
         (Interval(1.7, 2.7), (1.7, 2.7), (1.69, 2.71, math.nan)),
         (Interval(2.0, 4.0, 0.1), (1.8, 4.4), (1.79, 4.41)),
@@ -29,6 +31,8 @@ def test_a_tolerance_holds_up_to_its_ends(
     ("tolerance", "unit", "text"),
     [
         (Relative(20.0, 0.1), "%", "±10 %"),
+        (Relative(10.0, 0.1, 2.0), "%", "±2 points"),
+        (Relative(50.0, 0.1, 2.0), "%", "±10 %"),
         (Points(6.0, 3.0), "%", "±3 points"),
         (Interval(1.7, 2.7, 0.1), "x", "1.70x to 2.70x, ±10 % at the ends"),
         (Interval(0.0, 4.0), "%", "at most 4.0 %"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes in the paper's figures."""
-_RUN_SIZES = (1, 4, 16, 32, 64, 128, 256)
+_RUN_SIZES = (1, 16, 32, 64, 128, 256)
 _QUICK_SIZES = (1, 16, 128)
 DEFAULT = 16
 GOOD: Mapping[str, tuple[int, ...]] = {"sharegpt": (16, 32, 64, 128), "alpaca": (16, 32)}

@@ -49,8 +49,14 @@ def panels(size: Size) -> list[tuple[str, str]]:
     return [("opt-13b", "sharegpt")] + ([] if size.quick else [("opt-66b", "sharegpt"), ("opt-175b", "sharegpt")])
 
 
+def others(size: Size) -> list[Kind]:
+    """Systems that H6 holds vLLM against."""
+    return [kind for kind in OVER if kind != "ft" or not size.quick]
+
+
 def _panel_tasks(size: Size) -> list[Task]:
-    return [curve(setup) for model, lengths in panels(size) for setup in panel(model, lengths).values()]
+    kinds = ["vllm", *others(size)] if size.quick else KINDS
+    return [curve(panel(*names)[kind]) for names in panels(size) for kind in kinds]
 
 
 def _over_others(found: Found) -> list[Row]:
@@ -58,7 +64,8 @@ def _over_others(found: Found) -> list[Row]:
     rows = []
     for model, lengths in panels(found.size):
         setups = panel(model, lengths)
-        for kind, told in OVER.items():
+        for kind in others(found.size):
+            told = OVER[kind]
             rows.append(
                 Row(
                     "H6",
