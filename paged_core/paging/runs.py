@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paged_core.api.allocator import Allocator, AllocatorNeed, BlockCopy, BlockStats, SwapPair
+from paged_core.api.allocator import Allocator, AllocatorNeed, BlockCopy, BlockMarks, BlockStats, SwapPair
 from paged_core.errors import PluginContractError
 from paged_core.paging.buddy import Buddy, Chunk, order_for
 from paged_core.paging.rules import forked_tokens
@@ -41,6 +41,7 @@ class RunAllocator(Allocator):
         self.block_size = need.block_size
         self.num_blocks = need.num_blocks
         self.max_len = need.max_len
+        self._num_host_blocks = need.num_host_blocks
         self.tables: NDArray[np.int32] = np.zeros((need.max_rows, -(-need.max_len // need.block_size)), dtype=np.int32)
         self.capacity: NDArray[np.int32] = np.zeros(need.max_rows, dtype=np.int32)
         self.asked: NDArray[np.int32] = np.zeros(need.max_rows, dtype=np.int32)
@@ -65,7 +66,7 @@ class RunAllocator(Allocator):
             return None
         return (
             f"{num} run(s) of {1 << order} blocks of {self.block_size} are set aside for such a request, and the pool "
-            f"of {self.num_blocks} blocks has no place for them: give it more with --kv-memory, or reserve less"
+            f"of {self.num_blocks} has no place for them: give it more with --kv-memory, or lower --max-model-len"
         )
 
     def scratch(self, running: list[Group], decode_rows: NDArray[np.int32]) -> RunScratch:
@@ -219,10 +220,18 @@ class RunAllocator(Allocator):
             num_evictions=0,
         )
 
+    def marks(self) -> BlockMarks:
+        """Every block of a run is held, with a token or without."""
+        refs = np.zeros(self.num_blocks, dtype=np.int32)
+        for run in self._taken():
+            refs[run.start : run.start + run.size] = 1
+        return BlockMarks(
+            refs, np.zeros(self.num_blocks, dtype=np.bool_), np.zeros(self._num_host_blocks, dtype=np.int32)
+        )
+
     def check(self) -> None:
         """Assert the buddy laws, and that every table is its run."""
-        idle = [run for kept in (*self.spares.values(), *self.held.values()) for run in kept]
-        self.buddy.check([*self.runs.values(), *idle])
+        self.buddy.check(self._taken())
         for row, owner in enumerate(self.owners):
             run, slots = self.runs.get(row), int(self.capacity[row])
             if slots != (run.size * self.block_size if run else 0) or (owner is None and (run or row in self.held)):
@@ -238,6 +247,10 @@ class RunAllocator(Allocator):
                 raise PluginContractError(f"contiguity: the table of row {row} reads {seen}, its run is {place}")
 
     # -- small parts ----------------------------------------------------------------------------------------------
+
+    def _taken(self) -> list[Chunk]:
+        kept = (*self.spares.values(), *self.held.values())
+        return [*self.runs.values(), *(run for runs in kept for run in runs)]
 
     def _order(self, request: Request, num_tokens: int) -> int:
         size = self.block_size

@@ -286,7 +286,11 @@ class World:
     def _verify_marks(self, cached_free: int) -> None:
         """What the allocator tells of each block, if it does."""
         marks = self.alloc.marks()
-        if marks is None or not self.exact:
+        if marks is None:
+            return
+        held, used = int((marks.refs > 0).sum()), self.alloc.stats().used
+        self.expect(held == used, f"law 1: marks() tell {held} blocks held, stats {used}")
+        if not self.exact:
             return
         held = {"refs": self.model.refs(), "host_refs": self.model.host_refs()}
         for name, told in (("refs", marks.refs), ("host_refs", marks.host_refs)):

@@ -1,4 +1,4 @@
-"""What allocators hold beyond tokens: told truly, of use to the holder, whole again after it; who never fits is refused."""
+"""What is held beyond tokens: told truly, of use to its holder, whole again later. Who never fits is refused."""
 
 from __future__ import annotations
 

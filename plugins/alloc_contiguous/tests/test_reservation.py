@@ -90,7 +90,7 @@ def test_what_no_empty_pool_could_hold_is_refused_with_the_numbers() -> None:
     reason = alloc.refuses(request(n=3))
     assert reason is not None
     assert "3 run(s) of 128 blocks of 16" in reason
-    assert "256 blocks" in reason
+    assert "the pool of 256 has no place" in reason
     assert allocator("oracle", num_blocks=128 * 2).refuses(request(n=3, max_tokens=100)) is None
 
 
@@ -98,6 +98,15 @@ def test_a_pool_without_a_run_of_the_models_length_reserves_the_longest_it_has()
     alloc = allocator("max", num_blocks=100)
     assert alloc.refuses(request(prompt=1000)) is None, "64 blocks are 1,024 slots"
     assert alloc.refuses(request(prompt=1025)) is not None
+
+
+def test_a_map_of_the_pool_shows_all_that_is_set_aside() -> None:
+    alloc, rows = allocator("oracle", num_blocks=32), Rows(16, 2048)
+    seq = Sequence(request(100, max_tokens=28, n=2))
+    seq.bind(rows, 0)
+    alloc.open(seq)
+    assert alloc.grow(seq, 100) == []
+    assert alloc.marks().refs.tolist() == [1] * 16 + [0] * 16, "128 slots for each of two branches"
 
 
 def test_settings_know_three_reservations() -> None:
