@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from paged_core.bench.serve.figures import Quantiles
-    from paged_core.plugins import Plugins
+    from paged_core.plugins import Plugins, Record
     from paged_core.sim.sweep import Point
 
     Progress = Callable[[float], None]
 
-OURS = "paged-core"
 _PATIENCE_S = 300.0
 """After the last arrival a run ends, whoever is still there."""
 
@@ -133,7 +132,7 @@ def entrants(plugin_modules: Sequence[str] = (), names: Sequence[str] = ()) -> l
     """Every scheduler that is installed or named as a module, or those of these names. ConfigError: there is none."""
     registry: Plugins = bootstrap(Settings.load(plugin_modules=tuple(plugin_modules)))
     found = [
-        Entrant(record.name, "chunked_prefill" in record.provider.capabilities, record.dist or record.plugin)
+        Entrant(record.name, "chunked_prefill" in record.provider.capabilities, _source(record))
         for record in registry.of_kind("sched")
     ]
     if not names:
@@ -174,6 +173,11 @@ def conditions(board: Board) -> str:
         f"(or its true length, where that is more). {system.model} on {system.num_devices} x {system.device}, "
         f"{system.token_budget:,} tokens and {system.max_num_seqs} sequences a step. SLO: {limits}."
     )
+
+
+def _source(record: Record) -> str:
+    """The distribution; a module that was named stands for none."""
+    return "--plugin" if record.version == "-" else record.dist
 
 
 def _system_of(board: Board, entrant: Entrant, plugin_modules: Sequence[str]) -> System:
