@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Wrapped(Executor):
     """exec_local, passed on faithfully; a mutant overrides one method."""
 
+    parallel = False  # whether it declares that ranks share the model
+
     def __init__(self, inner: Executor, need: ExecutorNeed, plugins: PluginRegistry) -> None:
         self.inner = inner
         self.need = need
@@ -35,6 +37,9 @@ class Wrapped(Executor):
 
     def collect(self, ticket: Ticket) -> StepResult:
         return self.inner.collect(ticket)
+
+    def processes(self) -> tuple[int, ...]:
+        return self.inner.processes()
 
     def close(self) -> None:
         self.inner.close()
@@ -188,10 +193,39 @@ class LosesItsWorker(Wrapped):
             raise BrokenPipeError(32, "Broken pipe")
         return self.inner.submit(plan)
 
+    def processes(self) -> tuple[int, ...]:
+        return (self.worker.pid,) if self.worker is not None else ()
+
     def close(self) -> None:
-        self.worker.kill()
-        self.worker.join()
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker.join()
+            self.worker = None
         self.inner.close()
+
+
+class LeavesItsWorker(LosesItsWorker):
+    """Forgets that a process goes on when nobody speaks of it any more."""
+
+    def close(self) -> None:
+        self.worker = None
+        self.inner.close()
+
+
+class KeepsAllHeads(Wrapped):
+    """Says that it has ranks, each of which keeps every KV head."""
+
+    parallel = True
+
+    def capacity(self) -> KVCapacity:
+        honest, ranks = self.inner.capacity(), self.need.world_size
+        return KVCapacity(honest.num_blocks // ranks, honest.num_host_blocks, honest.block_bytes * ranks, ranks)
+
+
+class TakesAnySize(Wrapped):
+    """Finds out only in the middle of a step that heads do not divide evenly."""
+
+    parallel = True
 
 
 class MutantProvider(Provider[ExecutorNeed, Executor]):
@@ -204,13 +238,14 @@ class MutantProvider(Provider[ExecutorNeed, Executor]):
     def __init__(self, name: str, mutant: type[Wrapped]) -> None:
         self.name = name  # type: ignore[misc]
         self.summary = mutant.__doc__ or ""  # type: ignore[misc]
+        self.capabilities = frozenset({"tensor_parallel"} if mutant.parallel else ())  # type: ignore[misc]
         self._mutant = mutant
 
     def probe(self, need: ExecutorNeed) -> Fit:
         return Fit.judge(self.missing_capabilities(need.required))
 
     def create(self, need: ExecutorNeed, settings: PluginSettings, plugins: PluginRegistry) -> Executor:
-        return self._mutant(plugins.create("executor", "exec_local", need), need, plugins)
+        return self._mutant(plugins.create("executor", "exec_local", replace(need, world_size=1)), need, plugins)
 
 
 MUTANTS = {
@@ -228,6 +263,9 @@ MUTANTS = {
     "exec_prompt_shifted": PromptRowsShifted,
     "exec_rows_linger": EndedRowsLinger,
     "exec_broken_pipe": LosesItsWorker,
+    "exec_leaves_worker": LeavesItsWorker,
+    "exec_all_heads": KeepsAllHeads,
+    "exec_any_size": TakesAnySize,
 }
 
 

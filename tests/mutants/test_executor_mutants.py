@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 STEPS, MOVES, FLIGHT = "test_executor.py::", "test_executor_moves.py::", "test_executor_flight.py::"
+RANKS = "test_executor_parallel.py::"
 
 CAUGHT_BY = {
     "exec_late_copies": MOVES + "test_a_copy_comes_before_this_steps_writes",
@@ -21,6 +22,9 @@ CAUGHT_BY = {
     "exec_prompt_shifted": STEPS + "test_prompt_log_probabilities_are_those_of_the_reference",
     "exec_rows_linger": STEPS + "test_a_table_row_used_again_knows_nothing_of_its_predecessor",
     "exec_broken_pipe": STEPS + "test_the_death_of_a_worker_is_told_within_a_bound",
+    "exec_leaves_worker": STEPS + "test_closing_leaves_no_process",
+    "exec_all_heads": RANKS + "test_each_rank_keeps_its_kv_heads_and_no_more",
+    "exec_any_size": RANKS + "test_sizes_that_cut_the_heads_evenly_are_taken_and_others_refused_with_those",
 }
 
 

@@ -110,12 +110,27 @@ class ExecutorBench:
         self.simulated = candidate.has("simulated")
         self.vocab_size = need.spec.vocab_size
         self.tables: NDArray[np.int32] = np.full((MAX_ROWS, MAX_LEN // BLOCK_SIZE), NO_BLOCK, dtype=np.int32)
-        self.free = np.random.default_rng(0).permutation(np.arange(1, NUM_BLOCKS)).tolist()
-        self.num_blocks = [0] * MAX_ROWS
         self._steps = 0
-        self._told = self.tables.copy()  # as the plans so far have it
+        self._rows: set[int] = set()  # that have started
+        self._clear()
         self.executor: Executor = candidate.create(need)
         self.executor.start(NUM_BLOCKS, NUM_HOST_BLOCKS, self.tables)
+
+    def _clear(self) -> None:
+        self.tables[:] = NO_BLOCK
+        self.free: list[int] = np.random.default_rng(0).permutation(np.arange(1, NUM_BLOCKS)).tolist()
+        self.num_blocks = [0] * MAX_ROWS
+        self._told = self.tables.copy()  # as the plans so far have it
+
+    def renew(self) -> bool:
+        """End all sequences, as if nothing had run. False where the executor runs no step any more."""
+        self._clear()
+        rows, self._rows = sorted(self._rows), set()
+        try:
+            self.executor.collect(self.executor.submit(self.plan({}, ended=rows)))
+        except Exception:
+            return False  # whatever a test did to it; that test has told
+        return True
 
     def blocks(self, running: Running) -> list[int]:
         """The blocks a sequence holds."""
@@ -133,6 +148,7 @@ class ExecutorBench:
         drawing = [i for i, each in enumerate(order) if spans[i].stop == len(each.tokens)]
         moves = moves or Moves()
         self._steps += 1
+        self._rows |= {each.row for each in order}
         return StepPlan(
             step=self._steps,
             token_ids=_int32([each.tokens[p] for each, span in zip(order, spans, strict=True) for p in span]),
@@ -175,7 +191,11 @@ class ExecutorBench:
     def decode(self, sequences: Sequence[Running], count: int) -> None:
         """Compute what is missing in one step, then decode, all together, `count` tokens in all."""
         for _ in range(count):
-            self.step({running: len(running.tokens) - running.num_computed for running in sequences})
+            self.decode_with(sequences, Moves())
+
+    def decode_with(self, sequences: Sequence[Running], moves: Moves) -> None:
+        """One more token each, in a step that moves blocks first."""
+        self.step({running: len(running.tokens) - running.num_computed for running in sequences}, moves)
 
     def check(self, reference: PlainLlama, sequences: Sequence[Running], what: str = "") -> None:
         """Law 15: outputs equal the reference's up to a tie. A simulated executor's tokens only have to be tokens."""
@@ -195,6 +215,26 @@ class ExecutorBench:
         while self.num_blocks[row] < wanted:
             self.tables[row, self.num_blocks[row]] = self.free.pop()
             self.num_blocks[row] += 1
+
+
+class Lending:
+    """One executor for test after test, as starting it may take seconds; a new one where a test has ended it."""
+
+    def __init__(self, candidate: Candidate, need: ExecutorNeed) -> None:
+        self._candidate, self._need = candidate, need
+        self._bench: ExecutorBench | None = None
+
+    def bench(self) -> ExecutorBench:
+        """A started executor that nothing runs on."""
+        if self._bench is None or not self._bench.renew():
+            self.end()
+            self._bench = ExecutorBench(self._candidate, self._need)
+        return self._bench
+
+    def end(self) -> None:
+        """Close it."""
+        if self._bench is not None:
+            self._bench.executor.close()
 
 
 def _start(running: Running) -> RowStart:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
+import os
 import pickle
+import signal
 import threading
+import time
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
-from paged_conformance.benches.executor import BLOCK_SIZE, ExecutorBench, Running, tiny_need
+from paged_conformance.benches.executor import BLOCK_SIZE, ExecutorBench, Lending, Running, tiny_need
 from paged_conformance.benches.poisoned import POISON, write_poisoned
 from paged_conformance.benches.sampler import params
 from paged_conformance.marks import layer
@@ -39,12 +41,18 @@ def reference(folder):
     return PlainLlama(folder, CONFIG)
 
 
-@pytest.fixture
-def bench(executor, folder):
-    """A started executor; closed afterwards."""
-    opened = ExecutorBench(executor, tiny_need(executor, folder))
+@pytest.fixture(scope="module")
+def lending(executor, folder):
+    """Starts executors; closed afterwards."""
+    opened = Lending(executor, tiny_need(executor, folder))
     yield opened
-    opened.executor.close()
+    opened.end()
+
+
+@pytest.fixture
+def bench(lending):
+    """A started executor that nothing runs on."""
+    return lending.bench()
 
 
 def sequence(row, length, **values):
@@ -242,9 +250,9 @@ def within_bound(action):
 
 def test_closing_twice_is_harmless(bench):
     bench.decode([sequence(0, 5)], 2)
-    for time in ("first", "second", "third"):
+    for count in ("first", "second", "third"):
         error = within_bound(bench.executor.close)
-        assert error is None, f"the {time} close raised {error!r}; close is idempotent"
+        assert error is None, f"the {count} close raised {error!r}; close is idempotent"
 
 
 def test_closing_an_executor_that_was_never_started_is_harmless(executor, folder):
@@ -262,16 +270,37 @@ def test_a_step_after_close_is_refused_as_a_dead_engine(bench):
 
 
 def test_the_death_of_a_worker_is_told_within_a_bound(bench, reference):
-    """Worker processes are killed; the next step must raise EngineDeadError. Without any, nothing can die."""
-    workers = multiprocessing.active_children()
+    """Processes in which steps run are killed; the next step raises EngineDeadError. Without any, nothing can die."""
+    workers = bench.executor.processes()
     bench.decode([each := sequence(0, 5)], 2)
-    for worker in workers:
-        worker.kill()
-        worker.join(BOUND_S)
     if not workers:
         bench.decode([each], 3)
         bench.check(reference, [each])
         return
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
     plan = bench.plan({each: 1})
     error = within_bound(lambda: bench.executor.collect(bench.executor.submit(plan)))
     assert isinstance(error, EngineDeadError), f"the workers are dead; a step must raise EngineDeadError, got {error!r}"
+
+
+def test_closing_leaves_no_process(bench):
+    workers = bench.executor.processes()
+    assert os.getpid() not in workers, "this process is none of the others"
+    bench.decode([sequence(0, 5)], 2)
+    assert bench.executor.processes() == workers, "processes of a started executor change"
+    bench.executor.close()
+    assert bench.executor.processes() == (), "a closed executor has no processes"
+    deadline = time.monotonic() + BOUND_S
+    while left := [worker for worker in workers if exists(worker)]:
+        assert time.monotonic() < deadline, f"processes {left} are left"
+        time.sleep(0.01)
+
+
+def exists(process):
+    """Whether there is such a process, be it one that nobody has waited for."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paged_conformance.benches.executor import BLOCK_SIZE, ExecutorBench, Moves, Running, tiny_need
+from paged_conformance.benches.executor import BLOCK_SIZE, Lending, Moves, Running, tiny_need
 from paged_conformance.benches.sampler import params
 from paged_conformance.marks import layer
 from paged_conformance.oracles.llama import PlainLlama
@@ -26,12 +26,18 @@ def reference(folder):
     return PlainLlama(folder, CONFIG)
 
 
-@pytest.fixture
-def bench(executor, folder):
-    """A started executor; closed afterwards."""
-    opened = ExecutorBench(executor, tiny_need(executor, folder))
+@pytest.fixture(scope="module")
+def lending(executor, folder):
+    """Starts executors; closed afterwards."""
+    opened = Lending(executor, tiny_need(executor, folder))
     yield opened
-    opened.executor.close()
+    opened.end()
+
+
+@pytest.fixture
+def bench(lending):
+    """A started executor that nothing runs on."""
+    return lending.bench()
 
 
 def prefilled(bench, row, length):
