@@ -47,6 +47,7 @@ def inspect(parameters: Mapping[str, Any]) -> None:
 
 def spec_rows(spec: ModelSpec) -> list[tuple[str, str]]:
     """What the model is, wherever it runs."""
+    from paged_core.model.parallel.shard import fitting_sizes
     from paged_core.model.weights import num_parameters
 
     rows = [
@@ -54,6 +55,7 @@ def spec_rows(spec: ModelSpec) -> list[tuple[str, str]]:
         ("parameters", f"{num_parameters(spec):,}"),
         ("layers", f"{spec.num_layers}, hidden size {spec.hidden_size:,}, feed-forward {spec.intermediate_size:,}"),
         ("heads", f"{spec.num_heads} query, {spec.num_kv_heads} key/value, {spec.head_dim} wide"),
+        ("ranks", f"{', '.join(map(str, fitting_sizes(spec)))} can share it (--tensor-parallel-size)"),
         ("max length", f"{spec.max_position:,} tokens"),
         ("prefers", spec.dtype),
     ]

@@ -82,6 +82,7 @@ def test_inspect_counts_what_is_there(tiny, invoke):
     facts = {name: value.strip() for name, value in facts.items()}
     tensors = load_file(str(tiny / "model.safetensors")).values()
     assert facts["parameters"] == f"{sum(torch.numel(tensor) for tensor in tensors):,}"
+    assert facts["ranks"] == "1, 2, 4 can share it (--tensor-parallel-size)"
     assert facts["KV per token"] == "512 bytes (float32)"  # 2 x 2 layers x 2 heads x 16 x 4 bytes
     assert facts["KV pool here"].startswith("64 blocks of 16 = 1,024 tokens")
     assert facts["linear layers"].split()[0] in ("onednn", "torch")
