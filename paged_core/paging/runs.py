@@ -106,7 +106,7 @@ class RunAllocator(Allocator):
         self.capacity[row] = self.asked[row] = 0
         self._members[request.id] -= 1
         last = not self._members[request.id]
-        if run is not None and request.params.use_beam_search and not last and not self._is_read(run):
+        if run is not None and request.params.use_beam_search and not last and run not in self.origins.values():
             self.spares[request.id].append(run)
         elif run is not None:
             self.held.setdefault(row, []).append(run)
@@ -225,9 +225,7 @@ class RunAllocator(Allocator):
         refs = np.zeros(self.num_blocks, dtype=np.int32)
         for run in self._taken():
             refs[run.start : run.start + run.size] = 1
-        return BlockMarks(
-            refs, np.zeros(self.num_blocks, dtype=np.bool_), np.zeros(self._num_host_blocks, dtype=np.int32)
-        )
+        return BlockMarks(refs, np.zeros(refs.shape, dtype=np.bool_), np.zeros(self._num_host_blocks, dtype=np.int32))
 
     def check(self) -> None:
         """Assert the buddy laws, and that every table is its run."""
@@ -275,9 +273,6 @@ class RunAllocator(Allocator):
 
     def _place(self, row: int) -> Chunk:
         return self.origins[row] if row in self.origins else self.runs[row]
-
-    def _is_read(self, run: Chunk) -> bool:
-        return run in self.origins.values()
 
     def _let_go(self, row: int) -> None:
         """Runs that `row` held go back to the pool, or to a branch that has yet to read them."""

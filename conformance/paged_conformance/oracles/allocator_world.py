@@ -288,8 +288,8 @@ class World:
         marks = self.alloc.marks()
         if marks is None:
             return
-        held, used = int((marks.refs > 0).sum()), self.alloc.stats().used
-        self.expect(held == used, f"law 1: marks() tell {held} blocks held, stats {used}")
+        num_held, used = int((marks.refs > 0).sum()), self.alloc.stats().used
+        self.expect(num_held == used, f"law 1: marks() tell {num_held} blocks held, stats {used}")
         if not self.exact:
             return
         held = {"refs": self.model.refs(), "host_refs": self.model.host_refs()}
