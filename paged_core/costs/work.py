@@ -60,7 +60,7 @@ def work_of(plan: StepPlan) -> StepWork:
     """The work of a plan. A few column operations, however many sequences run."""
     num_seqs, num_tokens, ends = len(plan.rows), plan.num_tokens, plan.seq_lens
     draws = len(plan.sample_rows)
-    if num_tokens == num_seqs and (num_seqs == 0 or int(ends.min()) > 1):
+    if num_tokens == num_seqs and (not plan.started or int(ends.min()) > 1):  # whoever begins is told to the sampler
         return StepWork(num_decodes=num_seqs, decode_context=int(ends.sum(dtype="int64")), num_draws=draws)
     counts = plan.query_start[1:] - plan.query_start[:-1]
     prefills = (counts > 1) | (ends == 1)

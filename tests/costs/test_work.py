@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paged_core.api.batch import StepPlan
+from paged_core.api.batch import RowStart, StepPlan
 from paged_core.api.model import MoeSpec
+from paged_core.api.params import SamplingParams
 from paged_core.costs.models import MODELS
 from paged_core.costs.work import StepWork, model_work, work_of
 from paged_core.model.weights import expected_shapes, num_parameters
@@ -52,7 +53,9 @@ def test_prompts_whole_in_chunks_and_beside_decodes() -> None:
 
 
 def test_a_lone_prompt_of_one_token_is_a_prefill() -> None:
-    assert work_of(plan((0, 1), draws=1)) == StepWork(1, 1, 1, 1, num_draws=1)
+    nothing = np.zeros(0, dtype=np.int32)
+    begins = replace(plan((0, 1), draws=1), started=[RowStart(0, SamplingParams(), 0, 0, nothing, nothing)])
+    assert work_of(begins) == StepWork(1, 1, 1, 1, num_draws=1)
 
 
 def test_a_step_of_nothing_is_no_work() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paged_core.api.batch import StepResult, TopLogprobs
-from paged_exec_sim.noise import log_probabilities, words_at
+from paged_exec_sim.noise import log_probabilities, numbers_at, words_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,18 +48,16 @@ class Answers:
         for start in plan.started:
             self._start(start)
         rows, positions = plan.sample_rows, plan.sample_positions
-        words = words_at(self._seeds[rows], positions)
-        tokens = self._tokens(words)
+        seeds = self._seeds[rows]
+        tokens = self._passing_ends(numbers_at(seeds, positions, self._num_tokens))
         ending = positions >= self._ends[rows]
         if self._eos:
             tokens[ending] = self._eos[0]
         result = StepResult(plan.step, tokens[:, None], np.ones(len(rows), dtype=np.int32), elapsed_s)
         if self._logprobs:
-            self._add_logprobs(plan, words, result)
+            self._add_logprobs(plan, words_at(seeds, positions), result)
         if plan.num_candidates is not None:
-            for draw in np.flatnonzero(plan.num_candidates).tolist():
-                count = int(plan.num_candidates[draw])
-                result.candidates[draw] = self._candidates(words[draw : draw + 1], count, bool(ending[draw]))
+            self._add_candidates(plan, words_at(seeds, positions), ending, result)
         if self._refused:
             self._refuse(plan, result)
         for want in plan.prompt_rows:
@@ -86,26 +84,32 @@ class Answers:
 
     # -- draws ----------------------------------------------------------------------------------------------------
 
-    def _tokens(self, words: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """int32 [draws]: any token but those that end a sequence."""
-        return self._passing_ends((words % np.uint64(self._num_tokens)).astype(np.int32))
-
     def _passing_ends(self, numbers: NDArray[np.int32]) -> NDArray[np.int32]:
         """The n-th tokens of those that end nothing."""
         for end in self._eos:
             numbers += numbers >= end
         return numbers
 
-    def _candidates(self, words: NDArray[np.uint64], count: int, ending: bool) -> TopLogprobs:
-        """The best `count` tokens of one draw. Where it ends, an end token has all the probability."""
-        count = min(count, self._num_tokens)
-        first = words % np.uint64(self._num_tokens)
-        numbers = (first + np.arange(count, dtype=np.uint64)) % np.uint64(self._num_tokens)
-        tokens = self._passing_ends(numbers.astype(np.int32))
-        logprobs = log_probabilities(words, count, self._num_tokens)
-        if ending and self._eos:
-            tokens[0], logprobs[:, 1:], logprobs[:, 0] = self._eos[0], _IMPOSSIBLE, 0.0
-        return TopLogprobs(logprobs[:, 0], np.ones(1, np.int32), tokens[None], logprobs)
+    def _add_candidates(
+        self, plan: StepPlan, words: NDArray[np.uint64], ending: NDArray[np.bool_], result: StepResult
+    ) -> None:
+        """The best tokens of every draw of a beam, the drawn one first: most beams go on with that, and a row that does
+        need not be started anew. Where the beam ends, an end token has all the probability."""
+        assert plan.num_candidates is not None
+        draws = np.flatnonzero(plan.num_candidates)
+        most = min(int(plan.num_candidates[draws].max(initial=0)), self._num_tokens)
+        seeds, positions = self._seeds[plan.sample_rows[draws]], plan.sample_positions[draws]
+        first = numbers_at(seeds, positions, self._num_tokens)[:, None]
+        tokens = self._passing_ends((first + np.arange(most, dtype=np.int32)) % np.int32(self._num_tokens))
+        logprobs = log_probabilities(words[draws], most, self._num_tokens)
+        if self._eos:
+            ends = ending[draws]
+            logprobs[ends, 0], logprobs[ends, 1:], tokens[ends, 0] = 0.0, _IMPOSSIBLE, self._eos[0]
+        best = np.ones(1, dtype=np.int32)
+        for i, draw in enumerate(draws.tolist()):
+            count = int(plan.num_candidates[draw])
+            mine = logprobs[i : i + 1, :count]
+            result.candidates[draw] = TopLogprobs(mine[:, 0], best, tokens[i : i + 1, :count], mine)
 
     def _add_logprobs(self, plan: StepPlan, words: NDArray[np.uint64], result: StepResult) -> None:
         for draw, row in enumerate(plan.sample_rows.tolist()):

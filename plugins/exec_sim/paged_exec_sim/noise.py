@@ -28,6 +28,13 @@ def words_at(seeds: Words, positions: NDArray[np.int32]) -> Words:
     return mixed(seeds + positions.astype(np.uint64) * _GOLDEN)
 
 
+def numbers_at(seeds: Words, positions: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+    """int32 [draws] in [0, count): much of what `words_at` gives, for a third of the time."""
+    words = (seeds ^ (positions.astype(np.uint64) * _GOLDEN)) * _FIRST
+    numbers: NDArray[np.int32] = ((words >> np.uint64(32)) % np.uint64(count)).astype(np.int32)
+    return numbers
+
+
 def uniforms(words: Words, count: int) -> NDArray[np.float64]:
     """float64 [draws, count] in (0, 1), independent streams of every word."""
     streams = mixed(words[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN)
