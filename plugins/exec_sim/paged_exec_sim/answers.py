@@ -100,7 +100,8 @@ class Answers:
         most = min(int(plan.num_candidates[draws].max(initial=0)), self._num_tokens)
         seeds, positions = self._seeds[plan.sample_rows[draws]], plan.sample_positions[draws]
         first = numbers_at(seeds, positions, self._num_tokens)[:, None]
-        tokens = self._passing_ends((first + np.arange(most, dtype=np.int32)) % np.int32(self._num_tokens))
+        numbers = (first + np.arange(most, dtype=np.int32)) % self._num_tokens
+        tokens = self._passing_ends(numbers.astype(np.int32))
         logprobs = log_probabilities(words[draws], most, self._num_tokens)
         if self._eos:
             ends = ending[draws]
