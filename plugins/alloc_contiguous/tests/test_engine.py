@@ -12,15 +12,21 @@ from paged_core.errors import RequestError
 from paged_core.plugins import bootstrap
 from paged_core.settings import Settings
 from paged_core.testing.build import EngineShape, build_engine
+from paged_core.testing.overlapped import Overlapped
 from paged_core.testing.shadow import ShadowExecutor
 
 RESERVATIONS = ("max", "pow2", "oracle")
 
 
-def engine_of(alloc="alloc_contiguous", reservation="max", sched="sched_fcfs", **sizes):
+def engine_of(alloc="alloc_contiguous", reservation="max", sched="sched_fcfs", in_flight=1, **sizes):
     tables = {"alloc_contiguous": {"reservation": reservation}}
     shape = EngineShape(alloc=alloc, sched=sched, **{"num_blocks": 64, "max_num_seqs": 12, **sizes})
-    return build_engine(ShadowExecutor(shape.block_size), shape, plugins=bootstrap(Settings.load(plugins=tables)))
+    executor = ShadowExecutor(shape.block_size)
+    overlapped = Overlapped(executor, shape.block_size)
+    plugins = bootstrap(Settings.load(plugins=tables))
+    engine = build_engine(executor if in_flight == 1 else overlapped, shape, plugins=plugins)
+    overlapped.watch(engine)
+    return engine
 
 
 def asks(count=12, seed=3, **params):
@@ -71,6 +77,15 @@ def test_sequences_that_outgrow_their_run_move_and_lose_nothing(num_blocks, para
     stats = engine.stats()
     assert stats.blocks.num_copies > 0
     assert (stats.preemptions["recompute"] > 0) == (num_blocks == 64)
+
+
+def test_branches_that_end_early_and_steps_in_flight_change_nothing() -> None:
+    """A branch may end with the very draw it was forked by, while the next step is under way."""
+    requests = asks(24, n=3, temperature=1.0, seed=5, ignore_eos=False, stop_token_ids=[100, 101, 102, 103])
+    expected = answers(engine_of("alloc_cow", num_blocks=1024), requests)
+    assert any(len(branch) == 1 for branches in expected.values() for branch in branches)
+    engine = engine_of(reservation="pow2", in_flight=2)
+    assert answers(engine, requests) == expected
 
 
 def test_a_request_that_can_never_run_is_refused_when_it_comes_and_harms_nobody() -> None:
