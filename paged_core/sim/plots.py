@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from paged_core.sim.sweep import Point
 
     Curve = Callable[[Measures], float | None]
+    Panel = tuple[str, bool, Mapping[str, Curve]]
 
 # A part of memory, what the legend calls it, its colour, and that of the number on it
 _PARTS = (
@@ -30,36 +31,44 @@ _PARTS = (
 
 
 def draw(points: Sequence[Point], title: str, path: Path, limit_s: float = LIMIT_S) -> None:
-    """Four panels, a colour a system: normalized latency, TTFT and TPOT over the rate, and the split of memory.
+    """Six panels, a colour a system: normalized latency, TTFT, TPOT, the share of requests within the SLO (without one:
+    requests that end in a second) and running requests over the rate; and the split of memory.
 
     The file's ending chooses the format. With a single rate the systems stand beside each other instead.
     ConfigError without matplotlib, or for an ending that it does not know.
     """
-    figure = new_figure((11, 8))
+    figure = new_figure((15, 8))
     figure.suptitle(title, fontsize="medium")
     shown = [point for point in points if np.isfinite(point.rate)] or list(points)
     several = len({point.rate for point in shown}) > 1
-    panels = (
-        ("normalized latency, s/token", {"mean": _time("normalized", "mean")}),
-        ("time to first token, s", {"p50": _time("ttft", "p50"), "p99": _time("ttft", "p99")}),
-        ("time per output token, s", {"p50": _time("tpot", "p50"), "p99": _time("tpot", "p99")}),
-    )
-    for number, (label, curves) in enumerate(panels, start=1):
-        axes = figure.add_subplot(2, 2, number, ylabel=label)
-        (_curves if several else _bars)(axes, shown, curves)
-        # A time per token varies little, and a bar shows its size only from zero; the others explode
-        little = label.startswith("time per") or (number == 1 and not several)
-        if little or not any(value(point.measures) for point in shown for value in curves.values()):
-            axes.set_ylim(bottom=0)
-        else:
-            axes.set_yscale("log")
+    slo = any(point.measures.num_good is not None for point in shown)
+    for number, (label, explodes, curves) in enumerate(_panels(slo), start=1):
+        axes = figure.add_subplot(2, 3, number, ylabel=label)
+        known = {name: value for name, value in curves.items() if any(value(point.measures) for point in shown)}
+        (_curves if several else _bars)(axes, shown, known)
         if number == 1:
             axes.axhline(limit_s, color="0.5", linestyle="--", linewidth=1)
+        # What explodes where a system saturates needs decades; but a single bar shows its size only from zero
+        if explodes and known and (several or len(known) > 1):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
         axes.grid(visible=True, which="both", alpha=0.2)
-    _split(figure.add_subplot(2, 2, 4), shown)
+    _split(figure.add_subplot(2, 3, 6), shown)
     if several:
         _legend(figure, _names(shown))
     save(figure, path)
+
+
+def _panels(slo: bool) -> tuple[Panel, ...]:
+    good: Panel = ("requests within the SLO, %", False, {"mean": lambda of: 100 * (of.good_share or 0.0)})
+    return (
+        ("normalized latency, s/token", True, {"mean": _time("normalized", "mean")}),
+        ("time to first token, s", True, {"p50": _time("ttft", "p50"), "p99": _time("ttft", "p99")}),
+        ("time per output token, s", False, {"p50": _time("tpot", "p50"), "p99": _time("tpot", "p99")}),
+        good if slo else ("requests that end, 1/s", False, {"mean": lambda of: of.requests_per_s}),
+        ("running requests", False, {"mean": lambda of: of.batch}),
+    )
 
 
 def _time(what: str, quantile: str) -> Curve:
@@ -98,7 +107,7 @@ def _legend(figure: Figure, names: Sequence[str]) -> None:
 
 def _bars(axes: Any, points: Sequence[Point], curves: Mapping[str, Curve]) -> None:
     """A group of bars a system."""
-    width = 0.8 / len(curves)
+    width = 0.8 / max(1, len(curves))
     for i, (what, value) in enumerate(curves.items()):
         at = np.arange(len(points)) + (i - (len(curves) - 1) / 2) * width
         axes.bar(at, [value(point.measures) or np.nan for point in points], width, label=what)

@@ -89,7 +89,7 @@ def test_tables_are_json_even_of_a_run_without_answers_at_an_infinite_rate() -> 
     [
         [point("a", 1.0), point("a", 2.0), point("b", 1.0, slow(9.0)), point("b", 2.0)],
         [point("a", 1.0), point("b", 1.0)],
-        [point("a", 1.0), point("a", 2.0)],
+        [point("a", 1.0, replace(SOME, num_good=5)), point("a", 2.0, replace(SOME, num_good=0))],
         [point("a", 1.0), point("b", 2.0)],
         [point("a", 1.0, NONE), point("a", float("inf"))],
         [point("a", float("inf"))],
