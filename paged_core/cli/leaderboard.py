@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paged_core.cli.command import Command, Option
-from paged_core.cli.simulate_options import texts
+from paged_core.cli.simulate_options import plugin_option, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -96,13 +96,7 @@ def _options() -> list[click.Option]:
         Option(["--traces"], section=_SECTION, metavar="FOLDER", help="Where the trace files are."),
         Option(["--board"], section=_SECTION, multiple=True, metavar="NAMES", help="Only these. Default: all."),
         Option(["--sched"], section=_SECTION, multiple=True, metavar="NAMES", help="Only these. Default: every one."),
-        Option(
-            ["--plugin", "plugin_modules"],
-            section=_SECTION,
-            multiple=True,
-            metavar="MODULE",
-            help="Load one more plugin: a module name, a .py file or a package folder. Repeatable.",
-        ),
+        plugin_option(_SECTION),
         Option(["--output"], section=_SECTION, metavar="FILE", help="Write the page in Markdown."),
         Option(["--jobs"], section=_SECTION, type=click.IntRange(1), default=1, help="Processes. Default: 1."),
     ]

@@ -22,6 +22,17 @@ def simulate_options() -> list[click.Option]:
     return [*_machine(), *_policies(), *_requests(), *_pace(), *_report()]
 
 
+def plugin_option(section: str) -> click.Option:
+    """--plugin."""
+    return Option(
+        ["--plugin", "plugin_modules"],
+        section=section,
+        multiple=True,
+        metavar="MODULE",
+        help="Load one more plugin: a module name, a .py file or a package folder. Repeatable.",
+    )
+
+
 def texts(values: Sequence[str]) -> list[str]:
     """What a repeatable option was given, split at commas."""
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
@@ -116,13 +127,7 @@ def _policies() -> list[click.Option]:
         Option(["--alloc"], section=SYSTEM, multiple=True, metavar="NAMES", help="Allocators, likewise."),
         Option(["--preempt"], section=SYSTEM, multiple=True, metavar="NAMES", help="Preemption, likewise."),
         Option(["--block-size"], section=SYSTEM, multiple=True, metavar="SIZES", help="Slots, likewise. Default: 16."),
-        Option(
-            ["--plugin", "plugin_modules"],
-            section=SYSTEM,
-            multiple=True,
-            metavar="MODULE",
-            help="Load one more plugin: a module name, a .py file or a package folder. Repeatable.",
-        ),
+        plugin_option(SYSTEM),
     ]
 
 
