@@ -16,7 +16,7 @@ from paged_core.model.parallel.collective import join
 from paged_core.model.parallel.shard import Shard
 
 SIZES = (2, 3)
-TIMEOUT_S = 120.0
+TIMEOUT_S = 240.0
 
 
 def main(rank: int, folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-LIMIT_S = 240
+LIMIT_S = 480
 NUM_STEPS = 4
 
 
