@@ -76,6 +76,14 @@ def test_peak_runs_more_than_the_worst_case_with_a_fraction_of_the_preemptions()
     assert found.preemptions < 0.25 * bold.preemptions
 
 
+def test_at_overload_peak_spares_streams_the_pauses_of_the_bold_at_nearly_their_throughput():
+    bold, theirs = served("max_utilization", rate=20.0, claimed_tokens=400)
+    outcome, ours = served("peak", rate=20.0, claimed_tokens=400)
+    careful, _ = served("no_evict", rate=20.0, claimed_tokens=400)
+    assert ours.tpot.p99 < 0.4 * theirs.tpot.p99
+    assert bold.end_s < outcome.end_s < 1.1 * bold.end_s < 0.4 * careful.end_s
+
+
 def test_peak_reckons_with_announced_ends_when_its_past_says_nothing():
     """As long as nobody has ended the two decide alike."""
     outcome, _ = served("peak", claimed_tokens=400)
