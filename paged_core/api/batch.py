@@ -92,6 +92,14 @@ class StepPlan:
         """Tokens computed this step."""
         return len(self.token_ids)
 
+    @classmethod
+    def empty(cls, step: int = 0) -> StepPlan:
+        """A step in which nothing happens."""
+        import numpy as np
+
+        none, start = np.zeros(0, dtype=np.int32), np.zeros(1, dtype=np.int32)
+        return cls(step, none, none, start, none, none, none, none, none, none)
+
 
 @dataclass(frozen=True, slots=True)
 class TopLogprobs:

@@ -27,6 +27,7 @@ from paged_core.cli.bench_peers import peers_command
 from paged_core.cli.bench_quality import quality_command
 from paged_core.cli.bench_serve import serve_command
 from paged_core.cli.bench_start import memory_command, startup_command
+from paged_core.cli.bench_tp import tp_command
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
 from paged_core.cli.report import note
@@ -178,6 +179,7 @@ bench_command = click.Group(
         *_OWN,
         peers_command(),
         serve_command(),
+        tp_command(),
         all_command(_OWN),
     ],
     help="Measure on this machine, next to published figures or to the floors of its own peaks.",

@@ -14,7 +14,6 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from paged_core.api.batch import StepPlan, StepResult
@@ -142,7 +141,7 @@ class DeviceRunner:
 
     def _decode_work(self, size: int) -> Callable[[], object]:
         """What the graph of `size` does with whatever lies in the buffers; a batch of padding is put there."""
-        step = self._staging.put(_empty_plan(), BatchSizes(size, size, size))
+        step = self._staging.put(StepPlan.empty(), BatchSizes(size, size, size))
         attention_plan = self._plan(step)
         self._kept += [step, attention_plan]  # what captured work points to stays
 
@@ -199,19 +198,3 @@ class DeviceRunner:
 def _positions(step: StagedStep) -> Tensor:
     assert step.batch.on_device is not None
     return step.batch.on_device.positions
-
-
-def _empty_plan() -> StepPlan:
-    empty = np.zeros(0, dtype=np.int32)
-    return StepPlan(
-        step=0,
-        token_ids=empty,
-        positions=empty,
-        query_start=np.zeros(1, dtype=np.int32),
-        rows=empty,
-        seq_lens=empty,
-        sample_index=empty,
-        sample_rows=empty,
-        sample_positions=empty,
-        changed_rows=empty,
-    )

@@ -8,13 +8,13 @@ submit     one message, the same bytes for every rank;  collect: rank 0's result
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from paged_core.api.executor import Executor, KVCapacity, Ticket
 from paged_core.errors import EngineDeadError
 from paged_core.model.parallel.fleet import Fleet, Limits
 from paged_core.model.parallel.message import StepWriter
-from paged_core.model.parallel.orders import Muster, Report, Start, TakeSpans
+from paged_core.model.parallel.orders import Muster, Report, Start, TakeSpans, Timed
 from paged_core.model.parallel.sampling_state import check_travels
 
 if TYPE_CHECKING:
@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 _LOGGERS = ("paged_core", "paged_core.news")
 
 
+class Traffic(NamedTuple):
+    """Bytes of all steps' messages to one rank; how often rank 0 has met the others, and the seconds of that, waiting
+    included."""
+
+    sent_bytes: int
+    num_meetings: int
+    meeting_s: float
+
+
 class ParallelExecutor(Executor):
     """`launch` starts the workers, once capacity is asked for. One step at a time: ranks other than 0 would not know
     the tokens of a step that is still in flight."""
@@ -45,6 +54,7 @@ class ParallelExecutor(Executor):
         self._fleet: Fleet | None = None
         self._reports: list[Report] = []
         self._writer: StepWriter | None = None
+        self._sent_bytes = 0
 
     def capacity(self) -> KVCapacity:
         """What the rank with the least room has; bytes of all ranks. Raises what keeps a worker from starting."""
@@ -76,7 +86,9 @@ class ParallelExecutor(Executor):
         """Send the step to every rank."""
         if self._fleet is None or self._writer is None:
             raise EngineDeadError("the executor is not started or was closed")
-        self._fleet.step(self._writer.write(plan), plan.step)
+        message = self._writer.write(plan)
+        self._sent_bytes += len(message)
+        self._fleet.step(message, plan.step)
         return Ticket(plan)
 
     def collect(self, ticket: Ticket) -> StepResult:
@@ -98,8 +110,18 @@ class ParallelExecutor(Executor):
         """Of rank 0."""
         if self._fleet is None or not self._need.profile or not self._fleet.is_alive:
             return []
-        found: list[Span] = self._fleet.ask(TakeSpans(), "while taking the profile")[0].spans
-        return found
+        return self._timed().spans
+
+    def traffic(self) -> Traffic:
+        """What sharing the model has cost so far."""
+        timed = self._timed()
+        return Traffic(self._sent_bytes, timed.num_meetings, timed.meeting_s)
+
+    def _timed(self) -> Timed:
+        if self._fleet is None:
+            raise EngineDeadError("the executor is not started or was closed")
+        timed: Timed = self._fleet.ask(TakeSpans(), "while telling times")[0]
+        return timed
 
     def close(self) -> None:
         """End the workers."""

@@ -9,7 +9,7 @@ something rare (rows that start, prompt log-probabilities) a pickled tail:
     | kind, step, 21 lengths | token_ids | positions | .. | entries, blocks | .. | tail |
 
 `StepWriter` knows what the workers' tables hold and sends the entries that differ, `StepReader` keeps those tables. 256
-decodes are 8 KB and take 50 us to write and 30 us to read.
+decodes are 8.4 kB and take 27 us to write and 15 us to read; no Python loop runs over sequences.
 """
 
 from __future__ import annotations

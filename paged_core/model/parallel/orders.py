@@ -68,9 +68,11 @@ class TakeSpans:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """What was timed since the last call."""
+    """What was timed since the last call, and the rank's meetings since it started: how many, and their seconds."""
 
     spans: list[Span]
+    num_meetings: int
+    meeting_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +37,15 @@ _BACKLOG = 128
 
 @dataclass(slots=True)
 class Place:
-    """Where a worker is: the step it works on or did last, and how often it has met the others. Any thread may read."""
+    """Where a worker is: the step it works on or did last, and how often it has met the others. Any thread may read.
+
+    `meeting_s`: seconds of those meetings, waiting included.
+    """
 
     step: int = -1
     num_meetings: int = 0
     busy: bool = False
+    meeting_s: float = 0.0
 
 
 class Worker:
@@ -137,7 +142,8 @@ class Worker:
 
     def _spans(self, order: TakeSpans) -> Timed:
         del order
-        return Timed([] if self._resident is None else self._resident.spans())
+        spans = [] if self._resident is None else self._resident.spans()
+        return Timed(spans, self.place.num_meetings, self.place.meeting_s)
 
 
 def at_home(need: ExecutorNeed, model: str) -> ExecutorNeed:
@@ -154,7 +160,7 @@ def _tcp_store() -> Any:
 
 
 class CountedCollective:
-    """Counts meetings in `place`: of ranks that wait for each other, the one with the fewest is late."""
+    """Counts and times meetings in `place`: of ranks that wait for each other, the one with the fewest is late."""
 
     def __init__(self, inner: Collective, place: Place) -> None:
         self._inner, self._place = inner, place
@@ -170,14 +176,20 @@ class CountedCollective:
         return self._inner.size
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Counted, then passed on."""
+        """Counted and timed, then passed on."""
         self._place.num_meetings += 1
-        return self._inner.all_reduce(x)
+        begin = time.perf_counter()
+        total = self._inner.all_reduce(x)
+        self._place.meeting_s += time.perf_counter() - begin
+        return total
 
     def gather_logits(self, local: Tensor) -> Tensor | None:
-        """Counted, then passed on."""
+        """Counted and timed, then passed on."""
         self._place.num_meetings += 1
-        return self._inner.gather_logits(local)
+        begin = time.perf_counter()
+        logits = self._inner.gather_logits(local)
+        self._place.meeting_s += time.perf_counter() - begin
+        return logits
 
 
 def check_plugins(plugins: Plugins, names: set[str], versions: Any) -> None:
