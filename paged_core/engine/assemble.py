@@ -128,23 +128,11 @@ def locate(settings: Settings, plugins: Plugins) -> Model:
 def executor_need(settings: Settings, plugins: Plugins, model: Model) -> ExecutorNeed:
     """Everything the execution side needs, with attention and sampler chosen for this model and device."""
     spec = model.spec
-    local = local_spec(spec, Shard(size=settings.tensor_parallel_size))
     device = choose_device(settings.device)
     dtype = choose_dtype(settings.dtype, spec.dtype, device)
     kv_dtype = dtype if settings.kv_dtype == "auto" else settings.kv_dtype
     max_len = _max_len(settings, spec)
-    attention_need = AttentionNeed(
-        device=device,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        num_heads=local.num_heads,
-        num_kv_heads=local.num_kv_heads,
-        head_dim=spec.head_dim,
-        block_size=settings.block_size,
-        windows=spec.distinct_windows,
-        softcap=spec.attention_softcap,
-    )
-    attention = plugins.select("attn", settings.attn, attention_need).provider
+    attention = plugins.select("attn", settings.attn, _attention_need(settings, spec, device, dtype, kv_dtype)).provider
     sampler = plugins.select("sampler", settings.sampler, _sampler_need(settings, device, spec)).provider.name
     return ExecutorNeed(
         model=settings.model,
@@ -171,6 +159,22 @@ def executor_need(settings: Settings, plugins: Plugins, model: Model) -> Executo
         profile=settings.profile is not None,
         max_num_seqs=settings.max_num_seqs,
         enforce_eager=settings.enforce_eager,
+    )
+
+
+def _attention_need(settings: Settings, spec: ModelSpec, device: str, dtype: str, kv_dtype: str) -> AttentionNeed:
+    """What is asked of a backend before it is chosen: to serve the heads of a rank."""
+    local = local_spec(spec, Shard(size=settings.tensor_parallel_size))
+    return AttentionNeed(
+        device=device,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        num_heads=local.num_heads,
+        num_kv_heads=local.num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=settings.block_size,
+        windows=spec.distinct_windows,
+        softcap=spec.attention_softcap,
     )
 
 
