@@ -151,9 +151,11 @@ class Trace:
             self.world.shrink(seq, keep)
 
     def _swap_out(self, number: int, tokens: list[int]) -> None:
+        """Somebody with branches, if there is one: only they share blocks that must come back shared."""
         if not self.groups or not self._has("swap"):
             return
-        group = self.groups[number % len(self.groups)]
+        wide = [group for group in self.groups if len(group.live) > 1] or self.groups
+        group = wide[number % len(wide)]
         if self.world.swap_out(group) is not None:
             self.groups.remove(group)
             self.away.append(group)

@@ -48,7 +48,7 @@ def sized(shape: Shape, num_blocks: int, num_host_blocks: int, cache: bool) -> S
 
 def test_any_sequence_of_calls_agrees_with_the_set_based_model(alloc: Candidate) -> None:
     @settings(
-        max_examples=80 if alloc.quick else 250,
+        max_examples=120 if alloc.quick else 250,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
