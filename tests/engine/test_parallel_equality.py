@@ -10,7 +10,7 @@ import pytest
 from paged_core.api.params import SamplingParams
 from paged_core.engine.assemble import load_settings
 from paged_core.errors import RequestError
-from paged_core.testing.build import default_plugins
+from paged_core.plugins import bootstrap
 from paged_core.testing.lasting import Lender
 from paged_core.testing.seams import PreemptNow
 from paged_core.testing.tiny import write_tiny_llama
@@ -24,10 +24,10 @@ SHAPES = {
     "six heads": {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96, "intermediate_size": 100},
 }
 GROUPS = [
-    ("four heads", 2, "attn_cpu", 1),
-    ("four heads", 4, "attn_torch", 16),
-    ("six heads", 3, "attn_torch", 4),
-    ("six heads", 3, "attn_cpu", 16),
+    ("four heads", 2, "attn_cpu", 1, "board"),
+    ("four heads", 4, "attn_torch", 16, "board"),
+    ("six heads", 3, "attn_torch", 4, "gloo"),
+    ("six heads", 3, "attn_cpu", 16, "board"),
 ]
 FIXED = {"max_num_seqs": 8, "num_blocks": 512, "host_memory": "4MiB", "threads": 1, "seed": 1, "audit": True}
 
@@ -52,10 +52,11 @@ class Ladder(LogitsProcessor):
 class Group:
     """One model over ranks, and in one process, each behind engines with any settings."""
 
-    def __init__(self, folder, size, attn, block_size):
+    def __init__(self, folder, size, attn, block_size, meets):
         self.block_size = block_size
-        self.fixed = {"model": str(folder), "attn": attn, "block_size": block_size, **FIXED}
-        self.lenders = {1: Lender(default_plugins()), size: Lender(default_plugins())}
+        plugins = {"exec_tp": {"shared_memory": meets == "board"}}
+        self.fixed = {"model": str(folder), "attn": attn, "block_size": block_size, "plugins": plugins, **FIXED}
+        self.lenders = {ranks: Lender(bootstrap(load_settings(**self.fixed))) for ranks in (1, size)}
         self.size = size
         for ranks in self.lenders:  # the largest pool first
             self.outputs(ranks, ["a"], GREEDY)
@@ -94,13 +95,13 @@ class Group:
 
 @pytest.fixture(scope="module", params=GROUPS, ids=lambda group: " ".join(map(str, group)))
 def group(request, tmp_path_factory):
-    shape, size, attn, block_size = request.param
+    shape, *how = request.param
     folder = write_tiny_llama(tmp_path_factory.mktemp("tiny") / "model", **SHAPES[shape])
     (folder / "ladder.py").write_text(LADDER)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.delitem(sys.modules, "ladder", raising=False)
-        made = Group(folder, size, attn, block_size)
+        made = Group(folder, *how)
         yield made
         made.end()
 

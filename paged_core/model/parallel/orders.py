@@ -35,7 +35,7 @@ class Muster:
 class Report:
     """Blocks that fit into this rank's share of the memory, and its bytes of one block over all layers.
 
-    `port`: where rank 0 waits for the others; 0 from them.
+    `port`: where rank 0 waits for the others; 0 from them, and where ranks share a board.
     """
 
     num_blocks: int

@@ -50,10 +50,14 @@ class Place:
 
 class Worker:
     """Rank `shard.rank`. `address`: the one of this machine at which the other ranks reach it. `threads`: to compute
-    with. `say` takes messages that answer nothing (log records)."""
+    with. `say` takes messages that answer nothing (log records). `board`: a descriptor of the `Board` that all ranks
+    share, if they are on one machine and compute on its processor."""
 
-    def __init__(self, shard: Shard, address: str, threads: int, say: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, shard: Shard, address: str, threads: int, say: Callable[[bytes], None], board: int | None = None
+    ) -> None:
         self._shard, self._address, self._threads, self._say = shard, address, threads, say
+        self._board = board
         self.place = Place()
         self._store: Any = None
         self._resident: Resident | None = None
@@ -94,7 +98,8 @@ class Worker:
 
         plugins = bootstrap(Settings.model_construct(**order.recipe))
         check_plugins(plugins, {getattr(order.need, part) for part in _PARTS}, order.versions)
-        port = self._listen() if self._shard.rank == 0 and self._shard.size > 1 else 0
+        opens = self._shard.rank == 0 and self._shard.size > 1 and self._board is None
+        port = self._listen() if opens else 0
         import torch
 
         if self._threads:
@@ -131,6 +136,10 @@ class Worker:
         return Ready()
 
     def _join(self, order: Start) -> Collective:
+        if self._board is not None:
+            from paged_core.model.parallel.board import BoardCollective
+
+            return CountedCollective(BoardCollective(self._board, self._shard, order.limit_s), self.place)
         import torch
 
         from paged_core.model.parallel.collective import join

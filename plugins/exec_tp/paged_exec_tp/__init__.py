@@ -25,6 +25,9 @@ class TensorParallelSettings(PluginSettings):
     step_timeout_s: float = Field(
         60.0, gt=0, description="seconds without an answer after which a later step counts as hanging"
     )
+    shared_memory: bool = Field(
+        True, description="ranks on a CPU add up through shared memory; false: through gloo, as over a network"
+    )
 
 
 class TensorParallelProvider(Provider[ExecutorNeed, "Executor"]):
@@ -51,7 +54,7 @@ class TensorParallelProvider(Provider[ExecutorNeed, "Executor"]):
         from paged_exec_tp.processes import launch
 
         limits = Limits(settings.start_timeout_s, settings.step_timeout_s)
-        return ParallelExecutor(need, plugins, lambda: launch(need.world_size, need.threads), limits)
+        return ParallelExecutor(need, plugins, lambda: launch(need, settings.shared_memory), limits)
 
 
 @hookimpl

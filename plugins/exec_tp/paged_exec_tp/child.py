@@ -18,7 +18,7 @@ PLACE = struct.Struct("<qq?")
 _LOOK_S = 1.0
 
 
-def main(rank: int, size: int, threads: int, descriptors: tuple[int, int]) -> None:
+def main(rank: int, size: int, threads: int, descriptors: tuple[int, int], board: int | None) -> None:
     """Obey until the engine closes its end. What libraries print goes to standard error: answers are the engine's."""
     os.dup2(2, 1)
     logging.lastResort = None  # records travel to the engine
@@ -33,7 +33,7 @@ def main(rank: int, size: int, threads: int, descriptors: tuple[int, int]) -> No
         with lock:  # a log record of another thread must not fall into an answer
             work.send(message)
 
-    worker = Worker(Shard(rank, size), "127.0.0.1", threads, say)
+    worker = Worker(Shard(rank, size), "127.0.0.1", threads, say, board)
     thread = threading.Thread(target=_answer, args=(pulse.sock, worker.place, os.getppid()), daemon=True)
     thread.start()
     while (message := work.receive()) is not None:

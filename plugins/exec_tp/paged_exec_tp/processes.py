@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING
 
+from paged_core.model.parallel.board import make_board, why_not
 from paged_core.model.parallel.transport import Arrival
 from paged_core.model.parallel.worker import Place
 from paged_exec_tp.channel import Channel
@@ -21,6 +23,10 @@ from paged_exec_tp.child import PLACE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from paged_core.api.executor import ExecutorNeed
+
+log = logging.getLogger("paged_core.model")
 
 _CODE = """import json, sys
 path, arguments = json.loads(sys.argv[1])
@@ -32,10 +38,22 @@ _TERM_S = 1.0
 _REAP_S = 2.0
 
 
-def launch(size: int, threads: int) -> Processes:
-    """Start `size` workers, which share `threads` (0: as many as there are cores)."""
+def launch(need: ExecutorNeed, shared_memory: bool) -> Processes:
+    """Start a worker for each rank of `need`. They share its threads (0: as many as there are cores)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Processes(size, max(1, (threads or cores) // size))
+    threads = max(1, (need.threads or cores) // need.world_size)
+    board = None
+    if shared_memory and need.device == "cpu" and need.world_size > 1:
+        reason = why_not()
+        if reason:
+            log.info("ranks add up through gloo: %s", reason)
+        else:
+            board = make_board(need.world_size)
+    try:
+        return Processes(need.world_size, threads, board)
+    finally:
+        if board is not None:
+            os.close(board)
 
 
 class Processes:
@@ -44,7 +62,8 @@ class Processes:
 
     host = "127.0.0.1"
 
-    def __init__(self, size: int, threads: int) -> None:
+    def __init__(self, size: int, threads: int, board: int | None = None) -> None:
+        """`board`: a descriptor of what ranks add up on; they take copies of it."""
         self.size = size
         self._children: list[subprocess.Popen[bytes]] = []
         self._work: list[Channel] = []
@@ -52,18 +71,18 @@ class Processes:
         self._gone: set[int] = set()
         self._finalizer = weakref.finalize(self, _end_all, self._children, self._work, self._pulse)
         for rank in range(size):
-            self._start(rank, threads)
+            self._start(rank, threads, board)
 
-    def _start(self, rank: int, threads: int) -> None:
+    def _start(self, rank: int, threads: int, board: int | None) -> None:
         pairs = [socket.socketpair() for _ in range(2)]
         theirs = [pair[1] for pair in pairs]
         descriptors = [each.fileno() for each in theirs]
-        arguments = json.dumps((sys.path, (rank, self.size, threads, descriptors)))
+        arguments = json.dumps((sys.path, (rank, self.size, threads, descriptors, board)))
         try:
             child = subprocess.Popen(
                 [sys.executable, "-c", _CODE, arguments],
                 stdin=subprocess.DEVNULL,
-                pass_fds=descriptors,
+                pass_fds=descriptors if board is None else [*descriptors, board],
                 start_new_session=True,
             )
         finally:
