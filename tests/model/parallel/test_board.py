@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -90,6 +91,22 @@ def test_logits_lie_side_by_side_on_rank_zero_alone(ranks, rows):
     first, *others = together(lambda end: end.gather_logits(numbers(end.rank, rows, 1000)))
     assert others == [None] * (len(ends) - 1)
     assert torch.equal(first, torch.cat([numbers(end.rank, rows, 1000) for end in ends], dim=1))
+
+
+def test_logits_after_another_never_mix(ranks):
+    """Those who only give may not run ahead of rank 0, which is slow here."""
+    ends, together = ranks
+
+    def work(end):
+        found = []
+        for i in range(12):
+            found.append(end.gather_logits(torch.full((1, 2), float(100 * end.rank + i))))
+            time.sleep(0.005 if end.rank == 0 else 0)
+        return found
+
+    first, *_ = together(work)
+    for i, logits in enumerate(first):
+        assert logits.tolist() == [[100.0 * end.rank + i for end in ends for _ in range(2)]]
 
 
 def test_whoever_waits_too_long_says_for_whom(ranks, monkeypatch):
