@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paged_core.errors import ConfigError
-from paged_core.sim.simulation import simulate
+from paged_core.sim.simulation import _Sampling, simulate
 from paged_core.sim.system import System
 from paged_core.workload.traces import Arrival
 
@@ -84,6 +84,8 @@ def test_what_a_request_announces_changes_no_length() -> None:
     exact, vague = simulate(SMALL, trace(20)), simulate(SMALL, trace(20), claimed_tokens=200)
     assert columns(exact) == columns(vague)
     assert vague.requests.generated_tokens.tolist() == vague.requests.output_tokens.tolist()
+    announced = [_Sampling({}, claimed).of(30).max_tokens for claimed in (None, 200, 10)]
+    assert announced == [30, 200, 30], "never less than the truth"
 
 
 def test_the_clock_stops_at_until_with_requests_left() -> None:
@@ -131,13 +133,13 @@ def test_parameters_that_noise_cannot_heed_fail_their_request_with_the_reason() 
 
 
 def test_memory_is_split_without_rest() -> None:
-    """One request of 10 + 7 tokens in blocks of 4, by hand: what it holds, has filled, will fill, and never will."""
-    steps = simulate(SMALL, [Arrival(0.0, 10, 7)]).steps
-    computed = np.arange(10, 17)
+    """One request of 10 + 8 tokens in blocks of 4, by hand: what it holds, has filled, will fill, and never will."""
+    steps = simulate(SMALL, [Arrival(0.0, 10, 8)]).steps
+    computed = np.arange(10, 18)
     assert steps.token_slots.tolist() == computed.tolist()
     held = -(-computed // 4) * 4
     assert steps.used_slots.tolist() == held.tolist()
-    useful = np.minimum(held, 17)
+    useful = np.minimum(held, 18)
     assert steps.reserved_slots.tolist() == (useful - computed).tolist()
     assert steps.internal_slots.tolist() == (held - useful).tolist()
     assert set(steps.total_slots.tolist()) == {240}
