@@ -53,6 +53,14 @@ def test_tokens_out_are_the_true_lengths_and_no_block_is_lost(preempt: str, samp
     assert (requests.first_token_s <= requests.finish_s).all()
 
 
+def test_beams_that_are_computed_again_in_steps_of_their_own_end_as_well() -> None:
+    """In such a step nobody draws, although it is one of beams."""
+    system = replace(SMALL, preempt="recompute", sched="sched_prefill_first", chunked_prefill=False)
+    outcome = simulate(system, trace(40), sampling={"use_beam_search": True, "beam_width": 3})
+    assert outcome.requests.finished.all()
+    assert outcome.preemptions["recompute"] > 0
+
+
 def test_steps_follow_each_other_on_the_clock_and_count_every_token() -> None:
     arrivals = trace(30, gap=1e-4)
     outcome = simulate(replace(SMALL, num_blocks=400), arrivals)

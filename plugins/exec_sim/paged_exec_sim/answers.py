@@ -97,7 +97,9 @@ class Answers:
         need not be started anew. Where the beam ends, an end token has all the probability."""
         assert plan.num_candidates is not None
         draws = np.flatnonzero(plan.num_candidates)
-        most = min(int(plan.num_candidates[draws].max(initial=0)), self._num_tokens)
+        if not len(draws):
+            return  # beams that are computed again, none of which is done yet
+        most = min(int(plan.num_candidates[draws].max()), self._num_tokens)
         seeds, positions = self._seeds[plan.sample_rows[draws]], plan.sample_positions[draws]
         first = numbers_at(seeds, positions, self._num_tokens)[:, None]
         numbers = (first + np.arange(most, dtype=np.int32)) % self._num_tokens
