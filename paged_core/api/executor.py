@@ -146,6 +146,10 @@ class Executor(ABC):
         and `close` they live, and afterwards none of them is left."""
         return ()
 
+    def check_health(self) -> None:
+        """Raise EngineDeadError when the place where steps run is gone. Asked every few seconds while no step runs, so
+        it must be quick; the default knows of no such place."""
+
     def spans(self) -> list[Span]:
         """What was timed since the last call, if the need asked for a profile; the default times nothing."""
         return []

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Watcher = Callable[[Engine, list[RequestOutput]], None]
 
 _T = TypeVar("_T")
+_LOOK_S = 2.0
+"""While nothing runs the engine looks so often whether everything it needs is still there."""
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -229,14 +231,17 @@ class AsyncLLM:
             self._close()
 
     def _obey(self) -> bool:
-        """Carry out what is queued; block while there is nothing to run. False: shut down."""
+        """Carry out what is queued; wait while there is nothing to run. False: shut down."""
         while True:
             busy = self.engine.has_unfinished
             self._beat = time.monotonic() if busy else None
             try:
-                command = self._commands.get(block=not busy)
+                command = self._commands.get(block=not busy, timeout=_LOOK_S)
             except queue.Empty:
-                return True
+                if busy:
+                    return True
+                self.engine.look()
+                continue
             if command is None:
                 return False
             self._beat = time.monotonic()

@@ -277,6 +277,15 @@ class Engine:
         """The pool block by block and who is in which queue, now."""
         return survey(self._ledger, self._clock.now(), focus)
 
+    def look(self) -> None:
+        """While nothing runs: find out whether the executor's processes are still there. Raises what a step would."""
+        self._check_alive()
+        try:
+            self._executor.check_health()
+        except Exception as error:
+            self._dead = error
+            raise
+
     def watch(self, trace: Trace) -> None:
         """Time the phases of every step from now on."""
         trace.watch(self, {"_step": "step"})

@@ -58,6 +58,10 @@ class Lasting(Executor):
         """Passed on."""
         self.inner.check(params)
 
+    def check_health(self) -> None:
+        """Passed on."""
+        self.inner.check_health()
+
     def processes(self) -> tuple[int, ...]:
         """Passed on."""
         return self.inner.processes()

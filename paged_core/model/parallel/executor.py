@@ -102,6 +102,11 @@ class ParallelExecutor(Executor):
         if params.logits_processors:
             check_travels(params)
 
+    def check_health(self) -> None:
+        """Whether a rank has left while it had nothing to do."""
+        if self._fleet is not None:
+            self._fleet.look()
+
     def processes(self) -> tuple[int, ...]:
         """The workers' that run on this machine."""
         return () if self._fleet is None else self._fleet.processes()

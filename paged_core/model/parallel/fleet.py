@@ -82,6 +82,11 @@ class Fleet:
         result: StepResult = taken[0]
         return result
 
+    def look(self) -> None:
+        """Hear what workers say that have nothing to do. Raises EngineDeadError when one is gone."""
+        self._raise_again()
+        self._heed(self._sorted(time.monotonic())[1], "between two steps")
+
     def close(self) -> None:
         """End all workers. Idempotent."""
         if self._error is None:
@@ -118,14 +123,19 @@ class Fleet:
     def _take(self, deadline: float, doing: str) -> dict[int, Any]:
         """Answers and results that came in, by rank; log records are passed on. Raises when a rank is in trouble."""
         taken, troubles = self._sorted(deadline)
-        if troubles:
-            settled = time.monotonic() + _SETTLE_S
-            while len(troubles) < self._transport.size and time.monotonic() < settled and not _is_told(troubles, doing):
-                troubles |= {rank: each for rank, each in self._sorted(settled)[1].items() if rank not in troubles}
-            self._end(self._told(troubles, doing))
+        self._heed(troubles, doing)
         if not taken and time.monotonic() >= deadline:
             self._end(self._overdue(doing, self._limits.step_s if "step" in doing else self._limits.start_s))
         return taken
+
+    def _heed(self, troubles: dict[int, Failure | None], doing: str) -> None:
+        """Raise if there are any, once it is clear what they come from."""
+        if not troubles:
+            return
+        settled = time.monotonic() + _SETTLE_S
+        while len(troubles) < self._transport.size and time.monotonic() < settled and not _is_told(troubles, doing):
+            troubles |= {rank: each for rank, each in self._sorted(settled)[1].items() if rank not in troubles}
+        self._end(self._told(troubles, doing))
 
     def _sorted(self, deadline: float) -> tuple[dict[int, Any], dict[int, Failure | None]]:
         """The next arrivals: good news, and bad news (None: the rank is gone)."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from paged_core import LLM, SamplingParams
+from paged_core.engine.aio import AsyncLLM
 from paged_core.errors import ConfigError, EngineDeadError, ModelFormatError, PluginLoadError
 from paged_core.model.parallel.fleet import _WARM_STEPS
 from paged_core.testing.tiny import write_tiny_llama
@@ -87,6 +88,22 @@ def test_a_rank_killed_while_a_step_runs_is_the_cause_and_not_the_peer_that_lost
     timer.join()
     assert f"rank 1 of 2 (process {pids[1]}) was killed by SIGKILL" in text
     assert_nothing_left(llm, pids, gone)
+
+
+def test_a_rank_that_dies_while_nothing_runs_is_noticed_without_a_request(opened, gone):
+    llm = opened()
+    pids = llm.engine._executor.processes()
+    served = AsyncLLM(engine=llm.engine)
+    os.kill(pids[0], signal.SIGKILL)
+    deadline = time.monotonic() + BOUND_S
+    while served.is_running:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "rank 0 of 2" in str(served.failure)
+    assert "was killed by SIGKILL" in str(served.failure)
+    assert "between two steps" in str(served.failure)
+    served.shutdown()
+    gone(pids)
 
 
 def test_a_rank_that_exits_is_named_with_its_code(opened, gone):

@@ -184,6 +184,15 @@ def test_logs_of_ranks_reach_the_engines_logs_once(caplog):
     assert [record.getMessage() for record in caplog.records] == ["slow", "rank 1: cold"]
 
 
+def test_a_rank_that_leaves_while_nothing_runs_is_found_by_looking():
+    transport = Scripted([(0, pack(ANSWER, Said("paged_core.model", logging.DEBUG, "idle")))], [(1, GONE)])
+    fleet = Fleet(transport, LIMITS)
+    fleet.look()
+    with pytest.raises(EngineDeadError, match=r"rank 1 of 2 \(there\) fell over between two steps"):
+        fleet.look()
+    assert transport.closed == [0.0]
+
+
 def test_closing_is_gentle_and_final():
     transport = Scripted()
     fleet = Fleet(transport, LIMITS)
