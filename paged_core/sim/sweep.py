@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from paged_core.sim.capacity import search
 from paged_core.sim.measures import WARMUP, Window, measure
+from paged_core.sim.processes import fresh_processes
 from paged_core.sim.simulation import simulate
 from paged_core.workload.plan import Workload, plan_of
 from paged_core.workload.traces import mean_rate
@@ -114,8 +113,7 @@ def _all(tasks: Sequence[_Task], jobs: int, progress: Progress) -> list[Point]:
 
 
 def _in_processes(tasks: Sequence[_Task], jobs: int, progress: Progress) -> Iterator[Point]:
-    # Fresh processes: a fork of one that has started compute threads may hang.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with fresh_processes(jobs) as pool:
         for done, points in enumerate(pool.map(_points, tasks), start=1):
             progress(done)
             yield from points

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING
 
+from paged_core.sim.processes import fresh_processes
 from paged_core.sim.reproduce.found import Found
 from paged_core.sim.reproduce.tasks import Curve
 
@@ -45,15 +45,9 @@ def _results(tasks: Sequence[Task], size: Size, jobs: int) -> Iterator[tuple[str
     if jobs <= 1:
         yield from (_run(task, size) for task in tasks)
         return
-    # Fresh processes: a fork of one that has started compute threads may hang.
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = [pool.submit(_run, task, size) for task in tasks]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with fresh_processes(jobs) as pool:
+        for future in as_completed([pool.submit(_run, task, size) for task in tasks]):
+            yield future.result()
 
 
 def _run(task: Task, size: Size) -> tuple[str, list[Measured]]:
