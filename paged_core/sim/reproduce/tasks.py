@@ -52,7 +52,8 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(minutes=1.5, traces=1, precision=0.5, quick=True, relative=0.25, points=6.0)
+# In 90 s at 2 requests a second the pool of vLLM is not full yet: 69 % tokens instead of 92.
+QUICK = Size(minutes=1.5, traces=1, precision=0.5, quick=True, relative=0.3, points=6.0)
 
 
 @dataclass(frozen=True, slots=True)

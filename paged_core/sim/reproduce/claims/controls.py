@@ -73,7 +73,7 @@ CLAIMS = (
     Claim(
         "control",
         "Where there is nothing to gain, nothing is found",
-        "ample memory; requests without spread; blocks of one token",
+        "ample memory, where the limit of 256 sequences binds all alike; requests without spread; blocks of one token",
         _tasks,
         _rows,
     ),
