@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, cast
 
 from paged_core.costs.calibrated import calibrated
@@ -79,7 +80,9 @@ def find_cost(name: str, server: Server) -> CostModel:
         return read_calibration(name).fitted
     if ":" in name:
         return _imported(name, server)
-    raise ConfigError(f"there is no cost model {name!r}: auto, calibrated, roofline, a .json file or module:attribute")
+    close = get_close_matches(name, ("auto", "calibrated", "roofline"), 1)
+    hint = f"; did you mean {close[0]}? There are" if close else "; there are"
+    raise ConfigError(f"no cost model {name!r}{hint} auto, calibrated, roofline, a .json file or module:attribute")
 
 
 def _roofline(server: Server) -> CostModel:

@@ -122,7 +122,7 @@ def test_requests_that_can_never_run_fail_the_command_and_say_why() -> None:
         (("--alloc", "contiguous:reservtion=max"), "did you mean reservation?"),
         (("--alloc", "contiguous:max"), "NAME:KEY=VALUE"),
         (("--sched", "fcfs,fcfs"), "asked for twice"),
-        (("--cost", "rooflin"), "no cost model 'rooflin'"),
+        (("--cost", "rooflin"), "did you mean roofline?"),
         (("--trace", "sharegtp"), "did you mean sharegpt?"),
         (("--rate", "0"), "above 0"),
         (("--rate", "inf"), "--num-prompts"),
