@@ -36,6 +36,7 @@ Best goodput first: requests answered within the SLO, a second.
 * `sjf` reads the true output lengths, which nobody knows outside a simulation: it is an **oracle**, a bound, no rival.
 * All requests have one priority here, so that `priority` decides as `fcfs` does; so does `prefix` where there is no
   prefix cache.
+* What schedulers do when memory is short makes no difference where it is not: most have the same figures on two boards.
 * Schedulers that do not cut prompts have a token budget for whole ones.
 * To see your own scheduler here: `paged-core leaderboard --traces FOLDER --plugin your_module.py`.
 """

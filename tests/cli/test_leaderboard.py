@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from paged_core.cli import main
+from paged_core.cli.leaderboard import page
 from paged_core.sim import leaderboard
 from paged_core.workload.plan import Workload
 
@@ -31,15 +32,24 @@ def leaderboard_of(*options: str) -> Result:
 
 
 def test_a_third_partys_scheduler_is_in_the_table_and_on_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    result = leaderboard_of("--plugin", SJF, "--sched", "fcfs,sjf", "--output", str(page))
+    file = tmp_path / "page.md"
+    result = leaderboard_of("--plugin", SJF, "--sched", "fcfs,sjf", "--output", str(file))
     assert result.exit_code == 0, result.output
     assert {"fcfs", "sjf"} <= set(result.output.split())
-    text = page.read_text()
+    text = file.read_text()
     assert f"--plugin {SJF}" in text
     assert [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| sjf")] == [["| sjf", "--plugin"]]
     assert "## ShareGPT-like conversations" in text
     assert "Azure 2023, code" not in text
+
+
+def test_the_words_of_the_published_page_are_those_of_the_command() -> None:
+    root = Path(SJF).parents[2]
+    words = page([], [], [str(Path(SJF).relative_to(root))])
+    intro, _, sources = words.partition("## Traces")
+    published = (root / "docs/leaderboard.md").read_text()
+    assert published.startswith(intro)
+    assert published.endswith(sources)
 
 
 def test_a_missing_trace_is_one_line_and_nothing_runs() -> None:
