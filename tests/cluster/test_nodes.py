@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +15,7 @@ import yaml
 
 from paged_core import SamplingParams
 from paged_core.server.settings import ServeSettings
-from tests.cluster.conftest import STORE_BYTES, wait_until
+from tests.cluster.conftest import ENVIRONMENT, PROGRAM, STORE_BYTES, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
+BOUND_S = 240
 ENGINE = {"num_blocks": 256, "max_num_seqs": 8, "dtype": "float32", "host_memory": 0, "device": "cpu"}
 
 
@@ -76,6 +79,22 @@ def test_each_node_has_a_replica_both_work_and_a_lost_node_is_replaced(joined, n
     wait_until(lambda: len(places(joined)) == 2, "a replica on the new node")
     assert len({node for node, _ in places(joined).values()} - {node for node, _ in first.values()}) == 1
     assert texts(joined, 12) == expected
+
+
+def test_a_replica_that_cannot_load_ends_the_command_with_its_reason(nodes, model):
+    arguments = ["serve", model, "--replicas=1", "--port=0", f"--ray-address={nodes.address}"]
+    done = subprocess.run(
+        [*PROGRAM, *arguments, "--attn=attn_triton", "--num-blocks=64"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+        timeout=BOUND_S,
+    )
+    assert done.returncode == 2, done.stderr
+    assert not done.stdout.startswith("ready")
+    (last,) = [line for line in done.stderr.splitlines() if line.startswith("paged-core: ")]
+    assert last.startswith("paged-core: the replicas cannot start: ")
+    assert "attn_triton" in last
 
 
 def manifest(repository: Path) -> dict[str, Any]:

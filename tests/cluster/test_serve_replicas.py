@@ -6,14 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cluster.conftest import ENVIRONMENT, PROGRAM, descendants, lives, running_command, wait_until
+from tests.cluster.conftest import descendants, lives, running_command, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,17 +166,3 @@ def test_sigterm_lets_streams_finish_and_leaves_no_process(command):
     assert asyncio.run(main()).is_done
     assert command.process.wait(60) == 0
     wait_until(lambda: not any(map(lives, children)), "all processes of Ray are gone")
-
-
-def test_a_replica_that_cannot_load_ends_the_command_with_its_reason(ray, model):
-    began = time.monotonic()
-    arguments = ["serve", model, "--replicas=1", "--port=0", "--attn=attn_triton", "--num-blocks=64"]
-    done = subprocess.run(
-        [*PROGRAM, *arguments], capture_output=True, text=True, env={**os.environ, **ENVIRONMENT}, timeout=BOUND_S
-    )
-    assert done.returncode == 2
-    assert time.monotonic() - began < BOUND_S
-    assert done.stdout == ""
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("paged-core: the replicas cannot start: ")
-    assert "attn_triton" in last
