@@ -32,7 +32,7 @@ SLOT_BYTES = 1 << 20
 """What is larger is added piece by piece."""
 _LINE = 64
 _SPINS = 300
-_YIELDS = 100
+_YIELDS = 20
 _NAP_S = 50e-6
 
 

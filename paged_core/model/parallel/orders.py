@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from paged_core.api.executor import ExecutorNeed, Span
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory")
+_ROOM = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Failure:
         """What to tell of `error`."""
         lines = str(error).strip().splitlines() or [""]
         paged, no_memory = isinstance(error, PagedError), any(map(_ran_out, _chain(error)))
+        no_memory = no_memory or (isinstance(error, RuntimeError) and not _has_room())
         return cls(
             kind=type(error).__name__,
             text=str(error) if paged else lines[0],
@@ -112,6 +115,16 @@ class Failure:
             is_echo=isinstance(error, EngineDeadError) and not no_memory,
             no_memory=no_memory,
         )
+
+
+def _has_room() -> bool:
+    """Whether the system still gives memory: libraries word it in many ways that it does not (oneDNN: "could not create
+    a primitive")."""
+    try:
+        mmap.mmap(-1, _ROOM).close()
+    except OSError:
+        return False
+    return True
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

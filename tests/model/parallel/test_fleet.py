@@ -10,6 +10,7 @@ import pytest
 from paged_core.api.batch import StepResult
 from paged_core.errors import ConfigError, EngineDeadError, ModelFormatError, PagedError, PluginLoadError
 from paged_core.model.parallel import fleet as fleet_module
+from paged_core.model.parallel import orders as orders_module
 from paged_core.model.parallel.executor import least
 from paged_core.model.parallel.fleet import Fleet, Limits
 from paged_core.model.parallel.message import ANSWER, pack, unpack, write_result
@@ -128,6 +129,17 @@ def test_memory_that_ran_out_is_said_so(cause):
         assert str(told).startswith("rank 1 of 2 (there) ran out of memory in step 3")
         assert "lower --kv-memory" in str(told)
     assert isinstance(error_of(Scripted([(0, failure(cause))]), step=False), ConfigError)
+
+
+def test_an_error_where_the_system_gives_no_more_memory_is_one_of_memory(monkeypatch):
+    def none_left(*_):
+        raise OSError(12, "Cannot allocate memory")
+
+    error = failure(RuntimeError("could not create a primitive"))
+    assert "failed in step 3: RuntimeError: could not create" in str(error_of(Scripted([(1, error)])))
+    monkeypatch.setattr(orders_module.mmap, "mmap", none_left)
+    error = failure(RuntimeError("could not create a primitive"))
+    assert "ran out of memory in step 3 (RuntimeError: could not create" in str(error_of(Scripted([(1, error)])))
 
 
 def test_what_all_ranks_say_at_start_up_is_said_once_and_keeps_its_kind():
