@@ -20,7 +20,7 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "there is no model: where beams part is drawn, each for itself. Beams drawn from the measured "
         "log-probabilities of a real model (SmolLM2-135M) save as much as these under the same lengths (41.5 / 61.2 / "
         "66.8 % and 48.5 / 72.5 / 80.4 %), and its real beams on short prompts 38.9 / 59.0 / 65.3 %, by the same "
-        "allocator: [performance.md](performance.md). OPT-13B's beams part earlier than either."
+        "allocator: [performance.md](performance.md). Less saved means beams that part earlier: the model's own."
     ),
     ("H10", "beams"): (
         "not the number of sequences that may run: room for 1,024 instead of 256 lets 74 instead of 41 requests run "
