@@ -93,14 +93,15 @@ class Curve:
 
     def run(self, size: Size) -> list[Measured]:
         """Measurements by rising rate."""
-        return walk(lambda rate: _run(self.setup, rate, size, 0, drain=True), self.first, size.precision)
+        top_s = LIMIT_S if size.quick else TOP_S
+        return walk(lambda rate: _run(self.setup, rate, size, 0, drain=True), self.first, size.precision, top_s)
 
 
 Task = At | Curve
 
 
-def walk(run: Callable[[float], Measured], first: float, precision: float) -> list[Measured]:
-    """Points of a curve by rising rate: around the threshold (`search`), and one above all others that are read."""
+def walk(run: Callable[[float], Measured], first: float, precision: float, top_s: float) -> list[Measured]:
+    """Points of a curve by rising rate: around the threshold (`search`), and one whose latency is above `top_s`."""
     points: dict[float, Measured] = {}
 
     def latency(rate: float) -> float:
@@ -109,7 +110,7 @@ def walk(run: Callable[[float], Measured], first: float, precision: float) -> li
 
     search(latency, first, LIMIT_S, precision)
     for _ in range(_MOST_DOUBLINGS):
-        if points[max(points)].normalized_latency > TOP_S:
+        if points[max(points)].normalized_latency > top_s:
             break
         latency(2 * max(points))
     return [points[rate] for rate in sorted(points)]

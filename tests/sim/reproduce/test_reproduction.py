@@ -39,6 +39,7 @@ def quick() -> dict[str, str]:
     return {f"{row.claim}: {row.what}": row.verdict for claim in claims for row in claim.rows(found) if row.required}
 
 
+@pytest.mark.timeout(1800)  # a minute of one core, which on a busy machine is shared by many
 def test_the_quick_run_reproduces_every_required_figure(quick: dict[str, str]) -> None:
     assert [what for what, verdict in quick.items() if verdict != "reproduced"] == []
     assert len(quick) > 25

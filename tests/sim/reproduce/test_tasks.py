@@ -27,7 +27,7 @@ def explodes_at(knee: float, tried: list[float]) -> object:
 @pytest.mark.parametrize("first", [0.1, 1.0, 1.9, 30.0])
 def test_a_walk_brackets_the_threshold_from_wherever_it_begins(first: float) -> None:
     tried: list[float] = []
-    points = walk(explodes_at(2.0, tried), first, 0.1)  # type: ignore[arg-type]
+    points = walk(explodes_at(2.0, tried), first, 0.1, TOP_S)  # type: ignore[arg-type]
     assert [one.rate for one in points] == sorted(tried)
     low, high = next((one, two) for one, two in pairwise(points) if two.normalized_latency > 0.5)
     assert low.normalized_latency <= 0.5
@@ -37,7 +37,7 @@ def test_a_walk_brackets_the_threshold_from_wherever_it_begins(first: float) -> 
 
 def test_no_rate_is_tried_twice() -> None:
     tried: list[float] = []
-    walk(explodes_at(2.0, tried), 1.0, 0.1)  # type: ignore[arg-type]
+    walk(explodes_at(2.0, tried), 1.0, 0.1, TOP_S)  # type: ignore[arg-type]
     assert len(tried) == len(set(tried))
 
 
