@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paged_core.bench.shapes import SHAPES, RandomLoader
+from paged_core.costs.models import MODELS
 from paged_core.engine import assemble
 from paged_core.engine.assemble import _useful
 from paged_core.engine.kv_memory import gpu_kv_memory, working_memory
@@ -10,7 +10,7 @@ from paged_core.model.weights import num_parameters
 from paged_core.settings import Settings
 
 GIB = 1 << 30
-SPEC = RandomLoader(SHAPES["llama-1.1b"]).spec()
+SPEC = MODELS["llama-1.1b"]
 
 
 def pool(free: float, total: float, **settings) -> int:
