@@ -11,9 +11,9 @@ draw the tokens that one process draws.
 
 Capabilities: simulated, tensor_parallel.
 
-A simulated one answers every draw with some token: an end token at the draw that reaches `RowStart.true_output_len`, and
-none otherwise; equal plans get equal answers and the same `elapsed_s`, which is what the device would have taken. A draw
-whose parameters prescribe tokens fails, as nothing weighs them.
+A simulated one answers every draw with some token: an end token at the draw that reaches `RowStart.true_output_len`,
+and none otherwise; equal plans get equal answers and the same `elapsed_s`, which is what the device would have taken.
+A draw whose parameters prescribe tokens fails, as nothing weighs them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The ledger checks every decision before it applies any of it and raises PluginCo
 
 Capabilities: fcfs, chunked_prefill, priority, unfair (baselines that may starve).
   priority   of those who wait, the smallest `Request.priority` enters first; running groups of a larger one leave
-             for it where blocks or sequences are short; equals never do. Waiting makes up for priority in the end (law 12)
+             for it where blocks or sequences are short; equals never do. Waiting makes up for it in the end (law 12)
 """
 
 from __future__ import annotations
