@@ -23,6 +23,7 @@ class Order:
     to_prefill  tokens that were not expected in the replica's cache; written by the router
     has_begun   its first output has come: nothing is left to prefill
     has_ended   it burdens nobody any more
+    was_lost    it ended because its replica died or could not be reached
     """
 
     keys: tuple[PrefixKeys, ...]
@@ -33,6 +34,7 @@ class Order:
     to_prefill: int = 0
     has_begun: bool = False
     has_ended: bool = False
+    was_lost: bool = False
 
     def __reduce__(self) -> tuple[type[Order], tuple[tuple[PrefixKeys, ...], int, int, str]]:
         """What a replica is told: no keys, for they may be many and are the router's alone."""

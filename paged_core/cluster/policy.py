@@ -18,6 +18,10 @@ MOST_BLOCKS = 1 << 16
 """Blocks remembered of a replica that has not told how many it has, and at most: 10 MB of keys."""
 
 
+SHUNNED_FOR = 64
+"""Calls for which a replica that lost one comes last: Ray takes its time to notice that a machine is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a replica has to do: prompt tokens still to prefill, and sequences that wait or run."""
@@ -73,17 +77,20 @@ class LMetric:
         self._open: set[Order] = set()
         self._guard = guard or HotspotGuard()
         self._num_placed = 0
+        self._lost: dict[str, int] = {}  # replicas that lost a call: when, in calls placed
 
     def update(self, reports: Mapping[str, Report]) -> None:
         """The replicas there are, and what they told. Whatever was known of others is forgotten."""
         self._replicas = {name: self._replicas.get(name) or Replica() for name in reports}
+        self._lost = {name: when for name, when in self._lost.items() if name in reports}
         for name, report in reports.items():
             self._replicas[name].tell(report)
 
     def rank(self, order: Order) -> list[str]:
-        """All replicas, the best one first; those that the guard masks come last."""
+        """All replicas, the best one first; those that the guard masks come later, those that lost a call last."""
         self._open.discard(order)
         loads = self._loads(order.source)
+        lost = {name for name, when in self._lost.items() if self._num_placed - when < SHUNNED_FOR}
         hits = {name: replica.hits(order) for name, replica in self._replicas.items()}
 
         def score(name: str) -> tuple[int, int]:
@@ -95,7 +102,7 @@ class LMetric:
         crowded = bool(ranked) and ranked[0] in group and loads[ranked[0]].num_seqs > 0
         if crowded and self._guard.masks(group, len(ranked)):
             ranked.sort(key=group.__contains__)
-        return ranked
+        return sorted(ranked, key=lost.__contains__)
 
     def place(self, order: Order, name: str) -> None:
         """`order` goes to `name`."""
@@ -118,6 +125,9 @@ class LMetric:
 
     def _loads(self, source: str) -> dict[str, Load]:
         """By replica."""
+        for order in self._open:
+            if order.has_ended and order.was_lost and order.replica in self._replicas:
+                self._lost[order.replica] = self._num_placed
         self._open = {order for order in self._open if not order.has_ended}
         tokens: Counter[str | None] = Counter()
         seqs: Counter[str | None] = Counter()

@@ -91,6 +91,7 @@ class RemoteLLM:
                             yield message.index, joiner.join(message)
                 return
             except ReplicaLostError as error:
+                order.was_lost = True
                 self._mourn(order.replica, error)
                 if has_told or attempt == _NUM_TRIES:
                     when = "while it answered" if has_told else "before it answered, and so did another one"

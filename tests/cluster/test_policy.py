@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paged_core.cluster.hotspot import HotspotGuard
 from paged_core.cluster.order import Order, prefix_keys
-from paged_core.cluster.policy import LMetric, Load, Report
+from paged_core.cluster.policy import SHUNNED_FOR, LMetric, Load, Report
 
 NAMES = ("a", "b", "c", "d")
 numbers = count()
@@ -113,6 +113,23 @@ def test_a_replica_is_believed_to_hold_no_more_than_its_pool(policy):
 def test_an_order_of_a_replica_that_is_gone_burdens_nobody(policy):
     policy.move(order(), "gone")
     assert all(load == Load() for load in policy._loads("here").values())
+
+
+def test_a_replica_that_lost_a_call_comes_last_for_a_while(policy):
+    best = placed(policy, lost := order(prefix=1))
+    lost.was_lost = lost.has_ended = True
+    for _ in range(SHUNNED_FOR):
+        assert policy.rank(order(prefix=1))[-1] == best
+        one = order()
+        assert placed(policy, one) != best
+        one.has_ended = True
+    assert policy.rank(order(prefix=1))[0] == best, "perhaps it was only out of reach"
+    placed(policy, again := order(prefix=1), best)
+    again.was_lost = again.has_ended = True
+    assert policy.rank(order(prefix=1))[-1] == best
+    policy.update({name: report for name, report in reports().items() if name != best})
+    policy.update(reports())
+    assert policy._lost == {}
 
 
 def test_without_replicas_there_is_no_ranking():

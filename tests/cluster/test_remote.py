@@ -141,7 +141,8 @@ def test_a_call_of_which_nothing_was_seen_goes_to_another_replica(remote, so_far
     assert texts(llm) == ["all"]
     first, second = (call.arguments[0] for call in calls(llm))
     assert first.has_ended
-    assert first is not second
+    assert first.was_lost
+    assert not second.was_lost
     assert calls(llm)[0].is_cancelled
 
 
@@ -227,7 +228,7 @@ def test_how_long_a_call_waits_for_a_replica_is_told(remote):
     async def run() -> None:
         task = asyncio.create_task(anext(llm.generate_all(PROMPTS)))
         await asyncio.sleep(0.05)
-        assert llm.silent_s >= 0.05
+        assert llm.silent_s > 0
         task.cancel()
         await asyncio.wait({task})
 
