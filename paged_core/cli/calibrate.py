@@ -124,50 +124,29 @@ def _rounds(parameters: Mapping[str, Any]) -> int:
 
 def _options() -> list[click.Option]:
     """The command's own, and the engine's."""
+    rounds = f"Measured rounds, of which each kind of step has its median. Default: {_ROUNDS}."
+    output = "The file to write. Default: costs.json."
     return [
-        Option(
-            ["--output"],
-            section=BENCH,
-            metavar="FILE",
-            default="costs.json",
-            help="The file to write. Default: costs.json.",
-        ),
-        Option(
-            ["--rounds"],
-            section=BENCH,
-            type=click.IntRange(1),
-            default=_ROUNDS,
-            help=f"Measured rounds, of which each kind of step has its median. Default: {_ROUNDS}.",
-        ),
+        Option(["--output"], section=BENCH, metavar="FILE", default="costs.json", help=output),
+        Option(["--rounds"], section=BENCH, type=click.IntRange(1), default=_ROUNDS, help=rounds),
         clock_option(),
-        Option(
-            ["--check"],
-            section=BENCH,
-            is_flag=True,
-            help="Serve a load on the real engine, too, and compare it with its simulation.",
-        ),
-        Option(
-            ["--requests"],
-            section=BENCH,
-            type=click.IntRange(1),
-            default=64,
-            help="Requests of the load of --check. Default: 64.",
-        ),
-        Option(
-            ["--lengths"],
-            section=BENCH,
-            metavar="FILE",
-            help="CSV of prompt_tokens and output_tokens for --check. Default: ShareGPT-like lengths, drawn.",
-        ),
-        Option(
-            ["--scale"],
-            section=BENCH,
-            type=click.FloatRange(0, 1, min_open=True),
-            default=0.25,
-            help="Lengths of --check times this. Default: 0.25.",
-        ),
-        seed_option("Seed of the load of --check. Default: 0."),
+        *_check_options(),
         *engine_options(),
+    ]
+
+
+def _check_options() -> list[click.Option]:
+    """What --check serves."""
+    check = "Serve a load on the real engine, too, and compare it with its simulation."
+    lengths = "CSV of prompt_tokens and output_tokens for --check. Default: ShareGPT-like lengths, drawn."
+    requests, scale = "Requests of the load of --check. Default: 64.", "Lengths of --check times this. Default: 0.25."
+    share = click.FloatRange(0, 1, min_open=True)
+    return [
+        Option(["--check"], section=BENCH, is_flag=True, help=check),
+        Option(["--requests"], section=BENCH, type=click.IntRange(1), default=64, help=requests),
+        Option(["--lengths"], section=BENCH, metavar="FILE", help=lengths),
+        Option(["--scale"], section=BENCH, type=share, default=0.25, help=scale),
+        seed_option("Seed of the load of --check. Default: 0."),
     ]
 
 
