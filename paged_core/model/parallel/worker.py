@@ -147,7 +147,7 @@ class Worker:
         store = self._store or _tcp_store()(order.host, order.port, is_master=False, wait_for_workers=False)
         assert self._resident is not None
         device = torch.device("cpu" if self._resident.accelerator is None else "cuda")
-        return CountedCollective(join(store, self._shard, device, order.limit_s), self.place)
+        return CountedCollective(join(store, self._shard, device, order.limit_s, self._address), self.place)
 
     def _spans(self, order: TakeSpans) -> Timed:
         del order
