@@ -33,6 +33,12 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "are 2.4 and 4.6 times, with both three times as long 1.9 and 2.8 times; no one factor gives both of the "
         "paper's. Costs matter less (those of the 80 GB GPU: 2.3 and 4.7 times)."
     ),
+    ("H15", "recompute over swap"): (
+        "a token of OPT-13B takes 0.14 ms to compute by the published fit (59 % of the GPU's peak), and 0.066 ms to "
+        "swap out and in over a link of 25 GB/s, however many there are. The paper states neither its link nor the "
+        "tokens of its victim; over 13 GB/s and with 2.5 us a chunk all it says of the figure holds (the row below, "
+        "and 135 ms in blocks of one)."
+    ),
 }
 
 

@@ -21,14 +21,6 @@ NAMES: Mapping[Kind, str] = {
     "max": "Orca (Max)",
     "ft": "FasterTransformer",
 }
-CALL_S, LINK_BYTES_PER_S = 2.5e-6, 13e9
-"""Of transfers to the host: seconds a key or value chunk costs besides its bytes, and the link, one way.
-
-The paper states neither. Inferred from what it does say of its microbenchmark (Fig. 19): 135 ms in blocks of one token;
-recomputing flat, never 20 % dearer, level at 16 to 64; and from the 0.14 ms that a token of OPT-13B takes to compute by
-the published fit. Over a link of 25 GB/s a token swaps out and in in 0.066 ms, half of that, however many there are; so
-the paper's link must have been slower.
-"""
 MAX_LEN = 2048
 """Positions of the OPT models: no request may be longer, and `max` reserves as much."""
 
@@ -81,14 +73,12 @@ class Setup:
         )
         if self.kind == "vllm":
             shares = self.lengths.startswith("translation")
-            link = {"exec_sim": {"call_us": CALL_S * 1e6, "link_gb_per_s": LINK_BYTES_PER_S / 1e9}}
             return replace(
                 base,
                 alloc="alloc_cow",
                 sched="sched_prefill_first",
                 preempt=f"preempt_{self.preempt}",
                 prefix_cache=shares,
-                plugins=link,
             )
         reservation = "max" if self.kind == "ft" else self.kind
         scheduler = "sched_static" if self.kind == "ft" else "sched_prefill_first"
