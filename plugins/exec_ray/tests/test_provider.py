@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import paged_exec_ray.fitness
 import pytest
 
-from paged_core.api.executor import ExecutorNeed
-from paged_core.model.spec import spec_from_hf
-from paged_core.testing.build import default_plugins
-from paged_core.testing.tiny import CONFIG
-
-NEED = ExecutorNeed(
-    model="unused",
-    spec=spec_from_hf(dict(CONFIG)),
-    loader="load_hf",
-    attn="attn_torch",
-    sampler="sample_torch",
-    device="cpu",
-    dtype="float32",
-    kv_dtype="float32",
-    block_size=4,
-    max_rows=8,
-    max_len=64,
-    token_budget=64,
-    kv_memory_bytes=1 << 20,
-    host_memory_bytes=1 << 19,
-)
+from paged_core.testing.build import default_plugins, executor_need
 
 
 def probe(**changes):
-    return default_plugins().records["exec_ray"].provider.probe(dataclasses.replace(NEED, **changes))
+    return default_plugins().records["exec_ray"].provider.probe(executor_need(**changes))
 
 
 def test_sizes_that_do_not_cut_the_heads_are_refused_with_those_that_do():
@@ -49,6 +27,6 @@ def test_a_machine_without_ray_is_told_what_to_install(monkeypatch):
 
 def test_on_one_machine_auto_prefers_plain_processes():
     pytest.importorskip("ray")
-    need = dataclasses.replace(NEED, world_size=2)
+    need = executor_need(world_size=2)
     assert probe(world_size=2).ok
     assert default_plugins().select("executor", "auto", need).name == "exec_tp"

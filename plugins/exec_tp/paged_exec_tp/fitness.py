@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from paged_core.errors import ConfigError
-
 if TYPE_CHECKING:
     from paged_core.api.executor import ExecutorNeed
 
 
 def reasons(need: ExecutorNeed) -> list[str]:
     """Every reason against it."""
-    from paged_core.model.linear import missing_linear
-    from paged_core.model.parallel.shard import check_size
+    from paged_core.model.parallel.executor import unfit
 
     found = []
     if os.name != "posix":
         found.append("workers are reached through sockets that only POSIX systems hand to a child process")
-    try:
-        check_size(need.spec, need.world_size)
-    except ConfigError as error:
-        found.append(str(error))
-    found += missing_linear(need)
+    found += unfit(need)
     return found + (_gpu_reasons(need.world_size) if need.device == "cuda" else [])
 
 
