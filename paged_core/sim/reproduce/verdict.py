@@ -93,7 +93,6 @@ class Row:
     ours       the value found, in `unit` (percent as 20.4)
     tolerance  None: there is nothing to hold the value against
     required   whether a miss is a fault of the reproduction; others are shown with their verdict
-    key        by which a reason for a miss is found
     """
 
     claim: str
@@ -103,7 +102,6 @@ class Row:
     unit: Unit = ""
     tolerance: Tolerance | None = None
     required: bool = False
-    key: str = ""
 
     @property
     def verdict(self) -> Verdict:

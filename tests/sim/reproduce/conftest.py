@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from paged_core.sim.reproduce.found import Found
 from paged_core.sim.reproduce.measure import Measured
 from paged_core.sim.reproduce.tasks import FULL, At, Size
@@ -43,9 +41,3 @@ def found_of(
         for task in tasks
     }
     return Found(size, (claim.id,), runs)
-
-
-@pytest.fixture(scope="session")
-def nothing() -> Callable[[Any], Mapping[str, Any]]:
-    """No numbers."""
-    return lambda task: {}

@@ -29,14 +29,13 @@ BEAMS = {"basic": (1, 1.3), "beam": (6, 2.3)}
 PREFIX = {"translation-1": (80, 1.67), "translation-5": (341, 3.58)}
 """Tokens of the shared prefix, and throughput of vLLM over Orca (Oracle), LLaMA-13B."""
 _ELSEWHERE: Mapping[str, float] = {"sharegpt": 1.6, "alpaca": 20.0, "translation-1": 16.0, "translation-5": 8.0}
-_USUAL = 4.0
 _LONG_PREFIX = 100
 
 
 def curve(setup: Setup) -> Curve:
     """The curve of a system, tried first somewhat below the paper's knee, or anywhere where the paper shows none."""
     knee = KNEES.get((setup.model, setup.lengths), {}).get(setup.kind) if setup.mode == "basic" else None
-    return Curve(setup, 0.8 * knee if knee else _ELSEWHERE.get(setup.lengths, _USUAL))
+    return Curve(setup, 0.8 * knee if knee else _ELSEWHERE[setup.lengths])
 
 
 def panel(model: str, lengths: str) -> dict[Kind, Setup]:
