@@ -43,13 +43,16 @@ class Window:
 
     @classmethod
     def of(cls, outcome: Outcome, warmup: float = WARMUP) -> Window:
-        """From `warmup` of the time of arrivals to the last one; to the end of all work where all arrive at once."""
+        """From `warmup` of the time of arrivals to the last one; to the end of all work where all arrive at once.
+
+        Nobody arrives after a run has ended: one that was ended before the last arrival is measured up to its end.
+        """
         arrivals = outcome.requests.arrival_s
         if not len(arrivals):
             return cls(0.0, 0.0)
-        first, last = float(arrivals.min()), float(arrivals.max())
-        if first == last:
-            return cls(first, outcome.end_s)
+        first, last = float(arrivals.min()), min(float(arrivals.max()), outcome.end_s)
+        if first >= last:
+            return cls(min(first, outcome.end_s), outcome.end_s)
         return cls(first + warmup * (last - first), last)
 
     @property

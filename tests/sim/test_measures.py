@@ -112,12 +112,26 @@ def test_good_is_who_keeps_every_limit_and_reaching_one_keeps_it(limits: str, go
 
 
 def test_the_window_opens_after_the_warm_up_and_closes_with_the_last_arrival() -> None:
-    run = outcome(requests([(10, 11, 12, 7, 5), (20, 21, 22, 7, 5), (110, 300, 400, 7, 5)]), BUSY)
+    run = outcome(requests([(10, 11, 12, 7, 5), (20, 21, 22, 7, 5), (110, 300, 400, 7, 5)]), BUSY, end_s=400.0)
     assert Window.of(run) == Window(20.0, 110.0)
     assert Window.of(run, ALL) == Window(10.0, 110.0)
     found = measure(run)
     assert found.num_requests == 2
     assert found.requests_per_s == pytest.approx(1 / 90)  # the last one ends outside
+
+
+def test_a_run_that_ended_before_the_last_arrival_is_measured_up_to_its_end() -> None:
+    """Who would have come later is neither counted nor waited for."""
+    rows = requests([(10, 11, 12, 7, 5), (40, NAN, NAN, 7, 5), (110, NAN, NAN, 7, 5)])
+    run = outcome(rows, BUSY, end_s=60.0)
+    assert Window.of(run) == Window(15.0, 60.0)
+    found = measure(run)
+    assert (found.num_requests, found.num_finished) == (1, 0)
+    assert found.ttft is not None
+    assert found.ttft.mean == 20
+    before_anybody = outcome(rows, BUSY, end_s=5.0)
+    assert Window.of(before_anybody) == Window(5.0, 5.0)
+    assert measure(before_anybody).num_requests == 0
 
 
 def test_arrivals_that_come_at_once_are_measured_to_the_end_of_their_work() -> None:

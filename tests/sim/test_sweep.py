@@ -51,7 +51,7 @@ def test_what_goes_wrong_in_a_process_is_raised_as_what_it_is() -> None:
 
 
 def test_an_end_of_the_clock_leaves_requests_unfinished() -> None:
-    (point,) = run({"one": System()}, replace(LOAD, until=3.0), (4.0,))
+    (point,) = run({"one": System()}, replace(LOAD, until=3.0), (12.0,))
     assert point.measures.num_finished < point.measures.num_requests == 12
     assert not point.measures.all_finished
 
