@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paged_core import errors
+from paged_core.api.batch import StepResult
 from paged_core.errors import ConfigError, EngineDeadError, PagedError
 from paged_core.model.parallel.message import ORDER, RESULT, kind_of, pack, read_result, unpack
 from paged_core.model.parallel.orders import Failure, Said
@@ -20,7 +21,6 @@ from paged_core.model.parallel.orders import Failure, Said
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from paged_core.api.batch import StepResult
     from paged_core.model.parallel.transport import Transport
 
 _SETTLE_S = 2.0
@@ -64,7 +64,9 @@ class Fleet:
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + limit
         while len(answers) < self._transport.size:
-            answers |= self._take(deadline, doing)
+            taken = self._take(deadline, doing, limit)
+            # an interrupted step's result may come first, and belongs to nobody
+            answers |= {rank: each for rank, each in taken.items() if not isinstance(each, StepResult)}
         return [answers[rank] for rank in range(self._transport.size)]
 
     def step(self, message: bytes, step: int) -> None:
@@ -75,8 +77,9 @@ class Fleet:
         """Rank 0's result of the oldest step that has none yet, `step`. Raises EngineDeadError."""
         self._raise_again()
         doing = f"in step {step}"
-        deadline = time.monotonic() + self._limit
-        while 0 not in (taken := self._take(deadline, doing)):
+        limit = self._limit
+        deadline = time.monotonic() + limit
+        while 0 not in (taken := self._take(deadline, doing, limit)):
             pass
         self._num_steps += 1
         result: StepResult = taken[0]
@@ -120,12 +123,12 @@ class Fleet:
             self._error = EngineDeadError(f"sending to the workers was interrupted {doing}")
             raise
 
-    def _take(self, deadline: float, doing: str) -> dict[int, Any]:
+    def _take(self, deadline: float, doing: str, limit_s: float) -> dict[int, Any]:
         """Answers and results that came in, by rank; log records are passed on. Raises when a rank is in trouble."""
         taken, troubles = self._sorted(deadline)
         self._heed(troubles, doing)
         if not taken and time.monotonic() >= deadline:
-            self._end(self._overdue(doing, self._limits.step_s if "step" in doing else self._limits.start_s))
+            self._end(self._overdue(doing, limit_s))
         return taken
 
     def _heed(self, troubles: dict[int, Failure | None], doing: str) -> None:

@@ -97,6 +97,13 @@ def test_answers_are_gathered_by_rank_whatever_their_order():
     assert unpack(transport.posted[0]) == {"an": "order"}
 
 
+@pytest.mark.parametrize(
+    "arrivals", [[[(0, result(3))], [(1, READY)], [(0, READY)]], [[(0, result(3)), (0, READY)], [(1, READY)]]]
+)
+def test_the_result_of_a_step_that_was_interrupted_is_no_answer(arrivals):
+    assert Fleet(Scripted(*arrivals), LIMITS).ask("order", "while telling times") == [Ready(), Ready()]
+
+
 def test_the_result_is_rank_zeros():
     fleet = Fleet(Scripted([], [(0, result(3))]), LIMITS)
     fleet.step(b"step", 3)
@@ -168,6 +175,11 @@ def test_who_hangs_is_told_when_time_is_up(case):
     error = error_of(Scripted(places=places))
     assert str(error).startswith(told)
     assert "or stuck in step 3: nothing came for 0.1 s" in str(error)
+
+
+def test_the_time_that_was_up_is_that_of_first_steps_where_it_was_one(monkeypatch):
+    monkeypatch.setattr(fleet_module, "_WARM_STEPS", 1)
+    assert "stuck in step 3: nothing came for 0.2 s" in str(error_of(Scripted()))
 
 
 def test_a_rank_that_takes_no_message_hangs_too():
