@@ -61,18 +61,24 @@ def capacity(points: Iterable[tuple[float, float]], limit: float = LIMIT_S) -> C
 
 
 def search(
-    latency: Callable[[float], float], first: float, limit: float = LIMIT_S, precision: float = 0.02
+    latency: Callable[[float], float],
+    first: float,
+    limit: float = LIMIT_S,
+    precision: float = 0.02,
+    slowest: float = 0.0,
 ) -> tuple[Capacity, list[tuple[float, float]]]:
     """The capacity by trying rates, `first` being a guess, and every (rate, latency) tried: doubling or halving until
     it is between two of them, then halving the interval until that is `precision` of its lower end.
 
-    Gives up, with a bound, after a factor of about a million either way.
+    Gives up, with a bound, after a factor of about a million either way, or where it would try less than `slowest`.
     """
     tried = {first: latency(first)}
     factor = 2.0 if tried[first] <= limit else 0.5
     rate = first
     for _ in range(20):
         rate *= factor
+        if factor < 1 and rate < slowest:
+            break
         tried[rate] = latency(rate)
         if (tried[rate] <= limit) != (factor > 1):
             break

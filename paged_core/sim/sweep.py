@@ -65,6 +65,10 @@ class Point:
     took_s: float
 
 
+_FEWEST = 10
+"""Requests due in the duration: a search tries no slower rate, at which soon none is due."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Task:
     name: str
@@ -130,7 +134,8 @@ def _points(task: _Task, progress: Progress = lambda done: None, done_before: in
         found[rate] = _point(replace(task, rate=rate), lambda done: None)
         return criterion.latency(found[rate].measures)
 
-    search(latency, task.rate, criterion.limit_s)
+    duration_s = task.load.workload.duration_s
+    search(latency, task.rate, criterion.limit_s, slowest=_FEWEST / duration_s if duration_s else 0.0)
     progress(done_before + 1)
     return [found[rate] for rate in sorted(found)]
 

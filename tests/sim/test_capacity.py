@@ -55,3 +55,11 @@ def test_a_search_without_an_end_gives_up_with_a_bound(latency: float, bound: st
     found, tried = search(lambda rate: latency, 1.0)
     assert found.bound == bound
     assert len(tried) == 21
+
+
+def test_a_search_tries_nothing_slower_than_it_may_and_anything_faster() -> None:
+    found, tried = search(lambda rate: math.inf, 8.0, slowest=3.0)
+    assert (str(found), [rate for rate, _ in tried]) == ("below 4", [4.0, 8.0])
+    found, _ = search(lambda rate: 1.0 if rate > 5 else 0.1, 1.0, slowest=3.0)
+    assert found.bound == ""
+    assert found.rate == pytest.approx(5.0, abs=0.15)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from paged_core.bench.serve.figures import Slo
 from paged_core.errors import ConfigError, UnknownPluginError
 from paged_core.sim.capacity import Criterion
 from paged_core.sim.sweep import Load, run, run_to_capacity
@@ -66,3 +67,11 @@ def test_a_search_ends_between_two_rates_of_which_one_is_too_fast() -> None:
     assert kept
     assert kept == rates[: len(kept)]
     assert rates[len(kept)] - kept[-1] <= 0.02 * kept[-1]
+
+
+def test_a_search_for_what_no_rate_has_stops_while_there_are_requests() -> None:
+    """Nobody has a first token within a millisecond, however few come."""
+    load = Load(Workload("alpaca", duration_s=20.0), slo=Slo.parse("ttft:1"))
+    points = run_to_capacity({"one": System()}, load, 2.0, Criterion())
+    assert [point.rate for point in points] == [0.5, 1.0, 2.0]
+    assert not any(point.measures.num_good for point in points)
