@@ -19,7 +19,6 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._buffer = bytearray()
-        self._received = 0  # bytes of the buffer that are a message, or part of one
 
     def send(self, message: bytes, limit_s: float | None = None) -> None:
         """Raises TimeoutError after `limit_s`, OSError when the other end is gone."""

@@ -4,6 +4,7 @@ waits for."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -36,10 +37,11 @@ def main(rank: int, size: int, threads: int, descriptors: tuple[int, int], board
     worker = Worker(Shard(rank, size), "127.0.0.1", threads, say, board)
     thread = threading.Thread(target=_answer, args=(pulse.sock, worker.place, os.getppid()), daemon=True)
     thread.start()
-    while (message := work.receive()) is not None:
-        answer = worker.obey(message)
-        if answer is not None:
-            say(answer)
+    with contextlib.suppress(ConnectionError):  # it closed its end in the middle of a step, and wants no answer
+        while (message := work.receive()) is not None:
+            answer = worker.obey(message)
+            if answer is not None:
+                say(answer)
     os._exit(0)  # nothing of libraries' own clean-up may wait for ranks that have left
 
 

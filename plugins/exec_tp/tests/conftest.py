@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -30,10 +29,6 @@ def wait_until_gone(pids, limit_s: float = BOUND_S) -> None:
     while left := [pid for pid in pids if is_running(pid)]:
         assert time.monotonic() < deadline, f"processes {left} are left"
         time.sleep(0.02)
-
-
-def num_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.fixture

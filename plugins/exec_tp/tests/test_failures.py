@@ -219,6 +219,26 @@ def test_workers_leave_with_the_engine_however_it_ends(tiny, gone, how):
         owner.stdout.close()
 
 
+def test_closing_in_the_middle_of_a_step_is_nothing_that_workers_complain_of(opened, gone, capfd):
+    llm = opened()
+    pids = llm.engine._executor.processes()
+    under_load(llm, 2)
+    os.kill(pids[0], signal.SIGSTOP)  # its answer comes when nobody takes it any more
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    llm.engine._executor.collect = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        llm.engine.step()
+    timer = threading.Timer(0.3, os.kill, (pids[0], signal.SIGCONT))
+    timer.start()
+    llm.close()
+    timer.join()
+    gone(pids)
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_workers_leave_with_a_model_that_nobody_closed(tiny, gone):
     llm = LLM(tiny, tensor_parallel_size=2, num_blocks=128, attn="attn_torch", max_num_seqs=8, threads=1)
     pids = llm.engine._executor.processes()
