@@ -55,6 +55,13 @@ def data_folder(parameters: Mapping[str, Any], files: Sequence[str]) -> Path | N
     return None
 
 
+def output_file(name: str) -> Path:
+    """The file of --output. ConfigError, before any work is done for it, where its folder is not there."""
+    if not Path(name).absolute().parent.is_dir():
+        raise ConfigError(f"--output {name}: there is no such folder")
+    return Path(name)
+
+
 def publish(report: Report, parameters: Mapping[str, Any]) -> None:
     """Tables to standard output, JSON to the file that was asked for."""
     from rich.console import Console

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from paged_core.cli.bench_options import BENCH, benchmark, clock_option, model_settings, publish, seed_option
+from paged_core.cli.bench_options import (
+    BENCH,
+    benchmark,
+    clock_option,
+    model_settings,
+    num_rounds,
+    output_file,
+    publish,
+    seed_option,
+)
 from paged_core.cli.command import Option
 from paged_core.cli.options import engine_options
 from paged_core.cli.report import note
-from paged_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from paged_core.bench.report import Table
     from paged_core.cli.calibrate_check import Check
@@ -39,14 +47,12 @@ def calibrate(parameters: Mapping[str, Any]) -> None:
     from paged_core.engine.assemble import assemble, load_settings
     from paged_core.engine.clock import BusyClock
 
-    output = Path(parameters["output"])
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no such folder")
+    output = output_file(parameters["output"])
     given = {"max_num_seqs": 64, "prefix_cache": False, **model_settings(parameters)}
     clock = BusyClock(CLOCKS[parameters["clock"]])
     assembly = assemble(load_settings(**given), clock=clock)
     try:
-        found = conditions(assembly.engine.facts, clock=parameters["clock"], rounds=_rounds(parameters))
+        found = conditions(assembly.engine.facts, clock=parameters["clock"], rounds=num_rounds(parameters))
         check = Check(assembly.engine, clock, parameters) if parameters["check"] else None
         measured = _measure(assembly.engine, check, parameters)
         tables = [_write(assembly, measured, output, parameters, {name: str(value) for name, value in found.items()})]
@@ -62,7 +68,7 @@ def _measure(engine: Engine, check: Check | None, parameters: Mapping[str, Any])
     from paged_core.bench.timing import CLOCKS
     from paged_core.sim.calibration import measure, scenarios
 
-    facts, rounds = engine.facts, _rounds(parameters)
+    facts, rounds = engine.facts, num_rounds(parameters)
     wanted = scenarios(facts.token_budget, facts.max_num_seqs, facts.kv_tokens, facts.max_model_len)
     wanted = wanted[:: 3 if parameters["quick"] else 1]
 
@@ -116,10 +122,6 @@ def _device(device: str, dtype: str, parameters: Mapping[str, Any]) -> Any:
         memory = memory_limit()
     copies = peaks.copy_bytes or peaks.read_bytes
     return Device("this-machine", memory, peaks.read_bytes, peaks.rate(dtype), copies / 2, step_s=1e-3, layer_s=0.0)
-
-
-def _rounds(parameters: Mapping[str, Any]) -> int:
-    return 1 if parameters["quick"] else int(parameters["rounds"])
 
 
 def _options() -> list[click.Option]:

@@ -55,9 +55,11 @@ def leaderboard(parameters: Mapping[str, Any]) -> int:
     from rich.console import Console
 
     from paged_core.bench.report import Report
+    from paged_core.cli.bench_options import output_file
     from paged_core.cli.simulate import progress
     from paged_core.sim.leaderboard import boards_named, conditions, entrants, play
 
+    output = None if parameters["output"] is None else output_file(parameters["output"])
     modules = tuple(parameters["plugin_modules"])
     boards = boards_named(texts(parameters["board"]))
     all_entrants = entrants(modules, texts(parameters["sched"]))
@@ -73,8 +75,8 @@ def leaderboard(parameters: Mapping[str, Any]) -> int:
     console = Console()
     report = Report("leaderboard", {board.title: conditions(board) for board in boards}, tables)
     report.show(console if console.is_terminal else Console(width=160))
-    if parameters["output"] is not None:
-        Path(parameters["output"]).write_text(page(boards, tables, modules))
+    if output is not None:
+        output.write_text(page(boards, tables, modules))
     return 0
 
 

@@ -34,7 +34,7 @@ _GENERATED = ("sharegpt", "alpaca", "fixed")
 def simulate(parameters: Mapping[str, Any]) -> int:
     """Run the comparison and report it. Returns the exit code: 1 when some system finished nothing at some rate."""
     from paged_core.bench.report import Report
-    from paged_core.cli.bench_options import publish
+    from paged_core.cli.bench_options import output_file, publish
     from paged_core.sim.capacity import Criterion
     from paged_core.sim.tables import tables_of
 
@@ -43,8 +43,8 @@ def simulate(parameters: Mapping[str, Any]) -> int:
         from paged_core.bench.plot import check_plot
 
         check_plot(picture)
-    if parameters["json"] is not None and not Path(parameters["json"]).absolute().parent.is_dir():
-        raise ConfigError(f"--output {parameters['json']}: there is no such folder")
+    if parameters["json"] is not None:
+        output_file(parameters["json"])
     systems, facts = _systems(parameters)
     load = _load(parameters, min(one.max_model_len for one in facts.values()))
     criterion = Criterion(parameters["limit"], parameters["slo_share"])

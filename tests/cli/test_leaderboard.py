@@ -52,6 +52,12 @@ def test_the_words_of_the_published_page_are_those_of_the_command() -> None:
     assert published.endswith(sources)
 
 
+def test_a_page_that_cannot_be_written_is_found_at_once(tmp_path: Path) -> None:
+    result = leaderboard_of("--output", str(tmp_path / "nowhere" / "page.md"))
+    assert result.exit_code == 2
+    assert "there is no such folder" in result.output
+
+
 def test_a_missing_trace_is_one_line_and_nothing_runs() -> None:
     result = CliRunner().invoke(main, ["leaderboard"])
     assert result.exit_code == 2
