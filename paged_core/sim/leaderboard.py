@@ -6,7 +6,6 @@ where sched_fcfs is near saturation: below, policies hardly differ, and far abov
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,13 @@ from paged_core.plugins import bootstrap
 from paged_core.settings import Settings
 from paged_core.sim.sweep import Load, run
 from paged_core.sim.system import System
-from paged_core.workload.plan import Workload
+from paged_core.sim.tables import quantile
+from paged_core.workload.plan import Workload, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from paged_core.bench.serve.figures import Quantiles
     from paged_core.plugins import Plugins, Record
     from paged_core.sim.sweep import Point
 
@@ -190,8 +189,6 @@ def _system_of(board: Board, entrant: Entrant, plugin_modules: Sequence[str]) ->
 
 
 def _until(board: Board, load: Load) -> float:
-    from paged_core.workload.plan import plan_of
-
     return plan_of(load.workload, board.rate).rows[-1].at_s + _PATIENCE_S
 
 
@@ -226,9 +223,9 @@ def _row(point: Point, source: str) -> list[str | int | float | None]:
         of.goodput_per_s,
         of.good_share,
         of.requests_per_s,
-        *(_quantile(times, q) for times in (of.ttft, of.tpot) for q in ("p50", "p99")),
-        _quantile(of.itl, "p99"),
-        of.latency if math.isfinite(of.latency) else None,
+        *(quantile(times, q) for times in (of.ttft, of.tpot) for q in ("p50", "p99")),
+        quantile(of.itl, "p99"),
+        quantile(of.normalized, "mean"),
         of.batch,
         of.preemptions,
         of.num_requests - of.num_finished,
@@ -248,7 +245,3 @@ def _notes(board: Board, points: Sequence[Point]) -> list[str]:
             f"Unfinished: {_PATIENCE_S:g} seconds after the last arrival. They count with the time they have waited."
         )
     return notes
-
-
-def _quantile(times: Quantiles | None, which: str) -> float | None:
-    return None if times is None else float(getattr(times, which))

@@ -8,6 +8,7 @@ import numpy as np
 
 from paged_core.bench.plot import new_figure, save
 from paged_core.sim.capacity import LIMIT_S
+from paged_core.sim.tables import quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,12 +72,8 @@ def _panels(slo: bool) -> tuple[Panel, ...]:
     )
 
 
-def _time(what: str, quantile: str) -> Curve:
-    def value(measures: Measures) -> float | None:
-        found = getattr(measures, what)
-        return None if found is None else float(getattr(found, quantile))
-
-    return value
+def _time(what: str, which: str) -> Curve:
+    return lambda measures: quantile(getattr(measures, what), which)
 
 
 def _names(points: Sequence[Point]) -> list[str]:

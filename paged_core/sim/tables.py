@@ -74,10 +74,10 @@ def _latency(points: Sequence[Point]) -> Table:
         table.add(
             point.name,
             _finite(point.rate),
-            *(_quantile(of.normalized, which) for which in ("mean", "p90")),
-            *(_quantile(times, which) for times in (of.ttft, of.tpot) for which in _SHOWN),
-            _quantile(of.itl, "p99"),
-            *(_quantile(of.e2e, which) for which in ("p50", "p99")),
+            *(quantile(of.normalized, which) for which in ("mean", "p90")),
+            *(quantile(times, which) for times in (of.ttft, of.tpot) for which in _SHOWN),
+            quantile(of.itl, "p99"),
+            *(quantile(of.e2e, which) for which in ("p50", "p99")),
         )
     if any(not point.measures.all_finished for point in points):
         table.notes.append("Unfinished requests count with the time they have waited: a lower bound.")
@@ -125,7 +125,8 @@ def _capacities(points: Sequence[Point], criterion: Criterion) -> Table:
     return table
 
 
-def _quantile(times: Quantiles | None, which: str) -> float | None:
+def quantile(times: Quantiles | None, which: str) -> float | None:
+    """A figure of a distribution by its name (mean, p50, ...); None without samples."""
     return None if times is None else float(getattr(times, which))
 
 
