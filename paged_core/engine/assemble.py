@@ -82,10 +82,12 @@ class Assembly:
 
     def close(self) -> None:
         """Write the profile if there is one, release the model, let plugins release what they hold. Idempotent."""
-        if self.profile is not None:
-            self.profile.write()
-        self.engine.close()
-        self.plugins.shutdown()
+        try:
+            if self.profile is not None:
+                self.profile.write()
+        finally:
+            self.engine.close()
+            self.plugins.shutdown()
 
 
 def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | None = None) -> Assembly:
@@ -103,11 +105,11 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
         facts = engine_config(settings, plugins, need, executor.capacity(), chosen)
         watch.lap("compute libraries")
         engine = wire(plugins, facts, executor, model.tokenizer, clock or RealClock(), hash_seed=settings.hash_seed)
+        watch.lap("weights and KV pool")
+        profile = None if settings.profile is None else Profile(Path(settings.profile), engine, executor)
     except BaseException:  # an executor may have processes by now; Ctrl-C in the middle of loading leaves none, too
         executor.close()
         raise
-    watch.lap("weights and KV pool")
-    profile = None if settings.profile is None else Profile(Path(settings.profile), engine, executor)
     return Assembly(engine, plugins, watch.seconds, profile)
 
 

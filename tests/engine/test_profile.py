@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from paged_core import LLM, SamplingParams
-from paged_core.errors import ConfigError
+from paged_core.api.batch import StepPlan
+from paged_core.errors import ConfigError, EngineDeadError
 from paged_core.testing.tiny import write_tiny_llama
 from paged_core.tracing import Trace
 
@@ -42,9 +43,23 @@ def test_every_part_of_every_step_is_in_the_file(tiny, tmp_path):
     assert plain[0].outputs[0].token_ids == profiled[0].outputs[0].token_ids
 
 
-def test_a_file_that_cannot_be_written_is_said_before_any_work(tiny, tmp_path):
+def test_a_file_that_cannot_be_written_is_said_before_any_work(tiny, tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr("paged_exec_local.local.LocalExecutor.close", lambda executor: closed.append(executor))
     with pytest.raises(ConfigError, match="the profile cannot be written to"):
         LLM(str(tiny), num_blocks=64, profile=str(tmp_path / "nowhere" / "trace.json"))
+    assert len(closed) == 1
+
+
+def test_the_model_is_released_when_its_profile_cannot_be_written_in_the_end(tiny, tmp_path):
+    path = tmp_path / "trace.json"
+    llm = LLM(str(tiny), num_blocks=64, profile=str(path))
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(OSError, match=r"trace\.json"):
+        llm.close()
+    with pytest.raises(EngineDeadError):
+        llm.engine._executor.submit(StepPlan.empty())
 
 
 def test_a_failed_call_is_a_span_too():
