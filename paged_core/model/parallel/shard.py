@@ -153,9 +153,11 @@ class ShardCut:
 
     def __call__(self, name: str, tensor: Tensor) -> Tensor:
         """The rank's part of the canonical tensor `name`, which has the whole model's shape."""
+        if self._shard.size == 1:
+            return tensor
         cut = next((cut for pattern, cut in self._cuts if pattern.fullmatch(name)), None)
         assert cut is not None, f"nothing says how {name} is cut"
-        return tensor if self._shard.size == 1 else cut(tensor)
+        return cut(tensor)
 
     def _padded(self, rows: Tensor) -> Tensor:
         if len(rows) == self._num_tokens:
