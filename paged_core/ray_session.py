@@ -48,6 +48,7 @@ def enter(address: str, num_cpus: float, verbose: bool, namespace: str | None = 
     """
     prepare(address)
     import ray
+    from ray.exceptions import AuthenticationError
 
     if ray.is_initialized():
         return False
@@ -66,8 +67,9 @@ def enter(address: str, num_cpus: float, verbose: bool, namespace: str | None = 
     with _signals_kept():
         try:
             ray.init(**how, log_to_driver=verbose, logging_level=logging.INFO if verbose else logging.WARNING)
-        except ConnectionError as error:
-            raise ConfigError(f"no Ray cluster answers at {address}: {str(error).partition(chr(10))[0]}") from error
+        except (ConnectionError, ValueError, AuthenticationError) as error:
+            where = f"at {address}" if address else "on this machine"
+            raise ConfigError(f"no Ray cluster answers {where}: {str(error).partition(chr(10))[0]}") from error
     return True
 
 
