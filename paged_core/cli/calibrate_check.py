@@ -11,14 +11,14 @@ from paged_core.bench.report import Column, Table
 from paged_core.cli.report import note
 from paged_core.sim.twin import Comparison, Figures, run_real, run_simulated
 from paged_core.workload.arrivals import POISSON, arrival_times
-from paged_core.workload.lengths import read_lengths, sharegpt
-from paged_core.workload.traces import Arrival
+from paged_core.workload.lengths import Lengths, arrivals_of, read_lengths, sharegpt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from paged_core.api.clock import Clock
     from paged_core.engine.engine import Engine
+    from paged_core.workload.traces import Arrival
 
 _BELOW_SATURATION = 0.6
 
@@ -32,8 +32,8 @@ class Check:
         path = parameters["lengths"]
         lengths = sharegpt(count, random) if path is None else read_lengths(Path(path), Path(path).stem)
         pairs = lengths.pairs[random.permutation(len(lengths.pairs))[:count]]
-        self._source = f"{lengths.name} lengths times {parameters['scale']:g}"
-        self._pairs = np.maximum(1, np.rint(pairs * parameters["scale"])).astype(np.int64)
+        scaled = np.maximum(1, np.rint(pairs * parameters["scale"])).astype(np.int64)
+        self._lengths = Lengths(f"{lengths.name} lengths times {parameters['scale']:g}", scaled)
         self._loads: dict[str, list[Arrival]] = {}
         self._real: dict[str, list[Figures]] = {}
 
@@ -42,7 +42,7 @@ class Check:
         if not self._loads:
             self._loads["all at once"] = self._arrivals(float("inf"))
             flat_out = self._run("all at once")
-            rate = _BELOW_SATURATION * flat_out.throughput / float(self._pairs[:, 1].mean())
+            rate = _BELOW_SATURATION * flat_out.throughput / self._lengths.means[1]
             self._loads[f"Poisson, {rate:.2f} requests/s"] = self._arrivals(rate)
         for name in self._loads:
             self._real.setdefault(name, []).append(self._run(name))
@@ -55,10 +55,10 @@ class Check:
             Comparison(name, self._real[name], run_simulated(facts, calibration, arrivals))
             for name, arrivals in self._loads.items()
         ]
-        prompt, output = self._pairs.mean(axis=0)
+        lengths, (prompt, output) = self._lengths, self._lengths.means
         table = _twin_table(found)
         table.notes += [
-            f"{len(self._pairs)} requests, {self._source}: {prompt:.0f} / {output:.0f} tokens on average. Real: the",
+            f"{len(lengths.pairs)} requests, {lengths.name}: {prompt:.0f} / {output:.0f} tokens on average. Real: the",
             "median of the rounds; spread: largest less least over the median. Off: simulated over real, less one.",
         ]
         return table
@@ -67,9 +67,8 @@ class Check:
         return run_real(self._engine, self._clock, self._loads[name], self._seed)
 
     def _arrivals(self, rate: float) -> list[Arrival]:
-        times = arrival_times(len(self._pairs), rate, POISSON, np.random.default_rng(self._seed))
-        rows = zip(times - times[0], self._pairs.tolist(), strict=True)
-        return [Arrival(float(at), prompt, output) for at, (prompt, output) in rows]
+        times = arrival_times(len(self._lengths.pairs), rate, POISSON, np.random.default_rng(self._seed))
+        return arrivals_of(self._lengths, times - times[0])
 
 
 _FIGURES = (
