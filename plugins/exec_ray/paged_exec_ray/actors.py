@@ -47,16 +47,16 @@ def launch(need: ExecutorNeed, settings: RaySettings) -> Actors:
     kind: Any = ray.remote(
         num_cpus=takes.get("CPU", 0), num_gpus=int(on_gpu), max_restarts=0, concurrency_groups=_THREADS
     )(Rank)
-    ranks = [
-        kind.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, rank)).remote(
-            rank, size, threads, settings.model_paths
-        )
-        for rank in range(size)
-    ]
+    ranks: list[Any] = []
     try:
+        for rank in range(size):
+            strategy = PlacementGroupSchedulingStrategy(group, rank)
+            ranks.append(kind.options(scheduling_strategy=strategy).remote(rank, size, threads, settings.model_paths))
         where: list[Where] = ray.get([_aside(rank.where) for rank in ranks], timeout=settings.start_timeout_s)
-    except (RayError, TimeoutError) as error:
+    except BaseException as error:  # Ctrl-C as well: a cluster that was there before would keep the room taken
         _end_all(ranks, group)
+        if not isinstance(error, RayError | TimeoutError):
+            raise
         late = isinstance(error, GetTimeoutError)
         why = f"did not come up in {settings.start_timeout_s:g} s" if late else f"cannot start: {_reason(error)}"
         raise PluginLoadError(f"a rank of exec_ray {why}; every node needs the same paged-core") from error
@@ -66,8 +66,13 @@ def launch(need: ExecutorNeed, settings: RaySettings) -> Actors:
 def _placed(bundles: list[dict[str, float]], settings: RaySettings) -> PlacementGroup:
     """Room for the bundles, held until it is removed."""
     group = placement_group(bundles, strategy=settings.strategy)
-    if not group.wait(settings.place_timeout_s):
-        remove_placement_group(group)
+    is_placed = False
+    try:
+        is_placed = group.wait(settings.place_timeout_s)
+    finally:
+        if not is_placed:
+            remove_placement_group(group)
+    if not is_placed:
         free = {name: ray.available_resources().get(name, 0.0) for name in bundles[0]}
         raise ConfigError(
             f"the Ray cluster has no room for {len(bundles)} ranks of {_resources(bundles[0])} ({settings.strategy}) "
@@ -160,10 +165,12 @@ class Actors:
         if self._is_closed or not ray.is_initialized():
             return
         self._is_closed = True
-        if grace_s and not self._gone:
-            ending = [actor.__ray_terminate__.remote() for actor in self._ranks]
-            ray.wait(ending, num_returns=len(ending), timeout=grace_s)
-        _end_all(self._ranks, self._group)
+        try:
+            if grace_s and not self._gone:
+                ending = [actor.__ray_terminate__.remote() for actor in self._ranks]
+                ray.wait(ending, num_returns=len(ending), timeout=grace_s)
+        finally:
+            _end_all(self._ranks, self._group)
         deadline = time.monotonic() + _KILL_S
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -182,9 +189,11 @@ def _aside(method: Any) -> Any:
 
 
 def _end_all(ranks: Sequence[Any], group: PlacementGroup) -> None:
-    for actor in ranks:
-        ray.kill(actor)
-    remove_placement_group(group)
+    try:
+        for actor in ranks:
+            ray.kill(actor)
+    finally:
+        remove_placement_group(group)
 
 
 def _runs(process: int) -> bool:
