@@ -44,7 +44,6 @@ class Place:
 
     step: int = -1
     num_meetings: int = 0
-    busy: bool = False
     meeting_s: float = 0.0
 
 
@@ -70,7 +69,6 @@ class Worker:
 
     def obey(self, message: bytes | bytearray) -> bytes | None:
         """The answer to a message; of a step only rank 0 has one. What goes wrong is an answer, too."""
-        self.place.busy = True
         try:
             if kind_of(message) == STEP:
                 return self._step(message)
@@ -78,8 +76,6 @@ class Worker:
             return pack(ANSWER, self._obeys[type(order)](order))
         except (Exception, SystemExit) as error:
             return pack(ANSWER, Failure.of(error))
-        finally:
-            self.place.busy = False
 
     def _step(self, message: bytes | bytearray) -> bytes | None:
         assert self._resident is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paged_core.model.parallel.worker import Place
 
-PLACE = struct.Struct("<qq?")
+PLACE = struct.Struct("<qq")
 _LOOK_S = 1.0
 
 
@@ -52,7 +52,7 @@ def _answer(sock: socket.socket, place: Place, parent: int) -> None:
         try:
             if not sock.recv(1):
                 break
-            sock.sendall(PLACE.pack(place.step, place.num_meetings, place.busy))
+            sock.sendall(PLACE.pack(place.step, place.num_meetings))
         except TimeoutError:
             if os.getppid() != parent:  # the engine is gone, and a child of its holds the other end
                 break

@@ -163,8 +163,8 @@ def test_what_one_rank_says_at_start_up_is_told_with_its_name():
 
 
 PLACES = {
-    "one is silent": ({0: Place(3, 9, True)}, "rank 1 of 2 (there) is stopped"),
-    "one is behind": ({0: Place(3, 9, True), 1: Place(3, 8, True)}, "rank 1 of 2 (there) is stopped"),
+    "one is silent": ({0: Place(3, 9)}, "rank 1 of 2 (there) is stopped"),
+    "one is behind": ({0: Place(3, 9), 1: Place(3, 8)}, "rank 1 of 2 (there) is stopped"),
     "both are silent": ({}, "rank 0 of 2 (there) and rank 1 of 2 (there) are stopped"),
 }
 
