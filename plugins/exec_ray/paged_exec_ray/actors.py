@@ -102,6 +102,7 @@ class Actors:
         self._arrived: list[Arrival] = []
         self._gone: dict[int, str] = {}
         self._is_closed = False
+        session.USERS.add(self)
 
     def post(self, message: bytes, limit_s: float) -> None:
         """By a call of each actor."""
@@ -162,6 +163,7 @@ class Actors:
 
     def close(self, grace_s: float) -> None:
         """Actors that wait for work leave by themselves when they are told; the others are killed."""
+        session.USERS.discard(self)
         if self._is_closed or not ray.is_initialized():
             return
         self._is_closed = True

@@ -8,10 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import weakref
 
 from paged_core import ray_session
 
 log = logging.getLogger("paged_core")
+USERS: weakref.WeakSet[object] = weakref.WeakSet()
+"""Groups of ranks in this process that are not closed."""
 
 
 def enter(address: str) -> None:
@@ -20,8 +23,9 @@ def enter(address: str) -> None:
 
 
 def leave() -> None:
-    """Leave Ray if `enter` made it ready in this process; a program's own Ray stays."""
-    if "ray" not in sys.modules:
+    """Leave Ray if `enter` made it ready in this process and no group of ranks runs: plugins are shut down with every
+    engine, and this one may be another's. A program's own Ray stays."""
+    if USERS or "ray" not in sys.modules:
         return
     import ray
 

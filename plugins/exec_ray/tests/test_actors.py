@@ -141,6 +141,21 @@ def test_a_cluster_without_room_says_so(cluster, folder):
         opened(folder, ranks=4, place_timeout_s=2)
 
 
+def test_a_start_that_is_interrupted_gives_the_room_back(cluster, folder, monkeypatch):
+    import ray
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    known = set(ray.util.placement_group_table())
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "get", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            opened(folder)
+    (group,) = set(ray.util.placement_group_table()) - known
+    assert wait_until(lambda: ray.util.placement_group_table()[group]["state"] == "REMOVED")
+
+
 def test_a_node_may_have_the_model_elsewhere(cluster, folder, tmp_path, expected):
     """The engine's own folder has no weights left: it never loads them."""
     there = tmp_path / "there"
@@ -170,8 +185,9 @@ def test_long_messages_reach_every_rank_as_short_ones_do(cluster, folder):
     assembly.close()
 
 
-def test_an_engine_in_a_thread_of_a_program_may_begin_ray(folder):
-    """Ray sets handlers of signals, which only a main thread may; in its own process, for Ray is one a process."""
+def test_an_engine_in_a_thread_of_a_program_may_begin_ray_and_outlives_others(folder):
+    """Ray sets handlers of signals, which only a main thread may; in its own process, for Ray is one a process. Plugins
+    are shut down with every engine, also with one that never used Ray."""
     code = f"""
 import threading, signal
 from paged_core import LLM, SamplingParams
@@ -180,6 +196,7 @@ found = []
 def work():
     llm = LLM(model={str(folder)!r}, executor="ray", tensor_parallel_size=2, dtype="float32", attn="attn_torch",
               num_blocks=32, threads=1)
+    LLM(model={str(folder)!r}, executor="local", dtype="float32", attn="attn_torch", num_blocks=32, threads=1).close()
     found.append(llm.generate(["a"], SamplingParams(max_tokens=3, temperature=0))[0].outputs[0].token_ids)
     llm.close()
 thread = threading.Thread(target=work)
