@@ -11,6 +11,9 @@ from paged_core.errors import PluginContractError
 from paged_core.paging.pool import MOST_COUNTED
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Sequence as Numbers
+
     from paged_core.api.request import Sequence
     from paged_core.paging.allocator import PagedAllocator
 
@@ -39,10 +42,11 @@ def _check_references(allocator: PagedAllocator) -> None:
         demand(seq is not None or length == 0, f"law 1: row {row} holds {length} blocks but belongs to nobody")
         counted.update(allocator.tables[row, :length].tolist())
         counted.update(allocator.sources.get(row, ()))
-    for block, refs in enumerate(pool.refs.tolist()):
-        demand(
-            refs == counted[block],
-            f"law 1: block {block} has ref {refs}, but tables (and pins of copies) hold it {counted[block]} times",
+    # messages about every block are made when they are needed: this runs after every step of every test
+    if (block := _miscounted(pool.refs.tolist(), counted)) is not None:
+        raise PluginContractError(
+            f"law 1: block {block} has ref {pool.refs[block]}, but tables (and pins of copies) hold it "
+            f"{counted[block]} times"
         )
     shared = int(np.count_nonzero(pool.refs > 1))
     demand(shared == pool.num_shared, f"law 1: {shared} blocks are shared, the running count says {pool.num_shared}")
@@ -53,10 +57,15 @@ def _check_references(allocator: PagedAllocator) -> None:
     saved = int((pool.refs[pool.refs > 1] - 1).sum())
     demand(saved == pool.num_saved, f"law 1: sharing saves {saved} blocks, the running count says {pool.num_saved}")
     counted = Counter(block for table in host.tables.values() for block in table)
-    for block, refs in enumerate(host.refs):
-        demand(
-            refs == counted[block], f"law 1: host block {block} has ref {refs}, tables hold it {counted[block]} times"
+    if (block := _miscounted(host.refs, counted)) is not None:
+        raise PluginContractError(
+            f"law 1: host block {block} has ref {host.refs[block]}, tables hold it {counted[block]} times"
         )
+
+
+def _miscounted(refs: Numbers[int], counted: Mapping[int, int]) -> int | None:
+    """The first block whose references are not as many as were counted."""
+    return next((block for block, num in enumerate(refs) if num != counted.get(block, 0)), None)
 
 
 def _check_free(allocator: PagedAllocator) -> None:
@@ -64,18 +73,16 @@ def _check_free(allocator: PagedAllocator) -> None:
     listed = allocator.check_free()
     demand(len(set(listed)) == len(listed), "law 2: a block is free twice")
     unreferenced = np.flatnonzero(pool.refs == 0).tolist()
-    demand(
-        sorted(listed) == unreferenced, f"law 2: free list {sorted(listed)} is not the blocks with ref 0 {unreferenced}"
-    )
+    if sorted(listed) != unreferenced:
+        raise PluginContractError(f"law 2: free list {sorted(listed)} is not the blocks with ref 0 {unreferenced}")
     demand(
         len(listed) == pool.num_free, f"law 2: {len(listed)} blocks are free, the running count says {pool.num_free}"
     )
     idle = all(seq is None for seq in allocator.owners)
     demand(not idle or len(listed) == pool.num_blocks, f"law 8: nobody is left, yet only {len(listed)} blocks are free")
     spare = [block for block, refs in enumerate(host.refs) if refs == 0]
-    demand(
-        sorted(host.free) == spare, f"law 2: host free list {sorted(host.free)} is not the blocks with ref 0 {spare}"
-    )
+    if sorted(host.free) != spare:
+        raise PluginContractError(f"law 2: host free list {sorted(host.free)} is not the blocks with ref 0 {spare}")
 
 
 def _check_table(allocator: PagedAllocator, row: int, seq: Sequence) -> None:
