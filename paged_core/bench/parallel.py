@@ -16,18 +16,14 @@ from paged_core.bench.conditions import conditions
 from paged_core.bench.report import Column, Report, Table
 from paged_core.bench.speed import LOWEST_ID, greedy
 from paged_core.bench.timing import Measurement
-from paged_core.engine.assemble import choose, engine_config, executor_need, load_settings, locate, wire
-from paged_core.engine.clock import RealClock
+from paged_core.engine.assemble import assemble, load_settings
 from paged_core.errors import ConfigError
 from paged_core.model.parallel.executor import ParallelExecutor, Traffic
 from paged_core.model.parallel.shard import fitting_sizes
-from paged_core.plugins import bootstrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from paged_core.api.executor import Executor
-    from paged_core.engine.engine import Engine
 
 _PROMPT = 16
 _EMPTY_STEPS = 200
@@ -47,15 +43,10 @@ class Contestant:
     """An engine of one process or of several ranks, and its executor."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        wanted = load_settings(**settings)
-        plugins = bootstrap(wanted)
-        model = locate(wanted, plugins)
-        need = executor_need(wanted, plugins, model)
-        chosen = choose(wanted, plugins, need)
-        self.sizes = fitting_sizes(need.spec)
-        self.executor: Executor = plugins.create("executor", chosen["executor"], need)
-        facts = engine_config(wanted, plugins, need, self.executor.capacity(), chosen)
-        self.engine: Engine = wire(plugins, facts, self.executor, model.tokenizer, RealClock())
+        assembly = assemble(load_settings(**settings))
+        self.engine, self.executor = assembly.engine, assembly.executor
+        self.sizes = fitting_sizes(assembly.spec)
+        self.close = assembly.close
         self._count = 0
 
     def decode_step_s(self, prompts: Sequence[Sequence[int]], answer: int) -> list[float]:
@@ -113,9 +104,9 @@ def parallel_report(settings: Mapping[str, Any], choice: Choice, say: Callable[[
         more = {"ranks": size, "threads": f"{settings.get('threads', 'all')}, divided among the ranks"}
         return Report("bench tp", conditions(facts, seed=choice.seed, **more), [table])
     finally:
-        one.engine.close()
+        one.close()
         if several is not None:
-            several.engine.close()
+            several.close()
 
 
 def _smallest(sizes: Sequence[int]) -> int:

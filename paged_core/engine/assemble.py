@@ -73,9 +73,11 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """An engine that is ready to run, the plugins it is made of, and the seconds each phase of start-up took."""
+    """An engine that is ready to run, what it is made of, and the seconds each phase of start-up took."""
 
     engine: Engine
+    executor: Executor
+    spec: ModelSpec
     plugins: Plugins
     timings: dict[str, float]
     profile: Profile | None = None
@@ -110,7 +112,7 @@ def assemble(settings: Settings, plugins: Plugins | None = None, clock: Clock | 
     except BaseException:  # an executor may have processes by now; Ctrl-C in the middle of loading leaves none, too
         executor.close()
         raise
-    return Assembly(engine, plugins, watch.seconds, profile)
+    return Assembly(engine, executor, model.spec, plugins, watch.seconds, profile)
 
 
 def find_loader(settings: Settings, plugins: Plugins) -> tuple[str, Loader]:
