@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -26,10 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _levels_of_loggers() -> None:
-    """Commands set them for their process; one that ran inside a test must not silence the tests behind it."""
-    for name in ("paged_core", "paged_core.news"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
+def _loggers_as_they_were() -> Iterator[None]:
+    """Commands and replicas set levels and handlers for their process; what ran inside a test must neither silence the
+    tests behind it nor have them say everything twice."""
+    loggers = [logging.getLogger(name) for name in ("paged_core", "paged_core.news")]
+    for logger in loggers:
+        logger.setLevel(logging.NOTSET)
+    handlers = [list(logger.handlers) for logger in loggers]
+    yield
+    for logger, before in zip(loggers, handlers, strict=True):
+        logger.handlers[:] = before
 
 
 @pytest.fixture(scope="session")

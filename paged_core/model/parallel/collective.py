@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from paged_core.device.stream import CudaAccelerator
 from paged_core.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def join(
         collective = TorchCollective(dist.ProcessGroupNCCL(store, shard.rank, shard.size, nccl))
         # NCCL connects the ranks when they first meet: better here than in the middle of loading
         collective.gather_logits(collective.all_reduce(torch.zeros((1, 1), device=device)))
-        torch.cuda.synchronize(device)
+        CudaAccelerator(device).synchronize()
         return collective
 
 

@@ -11,12 +11,11 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from paged_core.api.executor import Executor, KVCapacity, Ticket
-from paged_core.errors import ConfigError, EngineDeadError
+from paged_core.errors import EngineDeadError
 from paged_core.model.parallel.fleet import Fleet, Limits
 from paged_core.model.parallel.message import StepWriter
 from paged_core.model.parallel.orders import Muster, Report, Start, TakeSpans, Timed
 from paged_core.model.parallel.sampling_state import check_travels
-from paged_core.model.parallel.shard import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,17 +132,6 @@ class ParallelExecutor(Executor):
         """End the workers."""
         if self._fleet is not None:
             self._fleet.close()
-
-
-def unfit(need: ExecutorNeed) -> list[str]:
-    """Why a group of ranks cannot share the need's model, wherever they are: every reason."""
-    from paged_core.model.linear import missing_linear
-
-    try:
-        check_size(need.spec, need.world_size)
-    except ConfigError as error:
-        return [str(error), *missing_linear(need)]
-    return missing_linear(need)
 
 
 def least(reports: Sequence[Report]) -> KVCapacity:

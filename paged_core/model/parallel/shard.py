@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from paged_core.api.executor import ExecutorNeed
     from paged_core.api.model import ModelSpec
 
     Cut = Callable[[Tensor], Tensor]
@@ -74,6 +75,20 @@ def check_size(spec: ModelSpec, size: int) -> None:
     raise ConfigError(
         f"{spec.architecture} cannot be cut for {size} ranks: {why}; sizes that work: {', '.join(map(str, fitting))}"
     )
+
+
+def unfit(need: ExecutorNeed) -> list[str]:
+    """Why a group of ranks cannot share the need's model, wherever they are: every reason. Light, as probes are."""
+    found = []
+    try:
+        check_size(need.spec, need.world_size)
+    except ConfigError as error:
+        found.append(str(error))
+    if need.quantization != "none":
+        from paged_core.model.linear import missing_linear
+
+        found += missing_linear(need)
+    return found
 
 
 def local_spec(spec: ModelSpec, shard: Shard) -> ModelSpec:

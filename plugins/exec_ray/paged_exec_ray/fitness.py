@@ -13,6 +13,6 @@ HINTS = ('pip install "paged-core[ray]" brings Ray',)
 
 def reasons(need: ExecutorNeed) -> list[str]:
     """Every reason against it."""
-    from paged_core.model.parallel.executor import unfit
+    from paged_core.model.parallel.shard import unfit
 
     return ([] if find_spec("ray") else ["Ray is not installed"]) + unfit(need)

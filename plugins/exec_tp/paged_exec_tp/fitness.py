@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def reasons(need: ExecutorNeed) -> list[str]:
     """Every reason against it."""
-    from paged_core.model.parallel.executor import unfit
+    from paged_core.model.parallel.shard import unfit
 
     found = []
     if os.name != "posix":
