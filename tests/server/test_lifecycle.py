@@ -234,6 +234,7 @@ def test_v18_an_engine_that_hangs_is_told_within_the_bound_and_left_at_the_end(s
         reader = Reader(server, {**STREAM, "max_tokens": 200})
         await reader.until(3)
         (server.stage / "hang").touch()
+        await server.until("/health", lambda response: response.status_code != 200)  # before, an abort may still pass
         server.process.send_signal(signal.SIGTERM)
         await reader.task
         assert '"code":"engine_dead"' in reader.events[-1]
