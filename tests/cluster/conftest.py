@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         return str(tiny.write_tiny_llama(tmp_path_factory.mktemp("cluster") / "tiny"))
 
 
-def wait_until(is_so: Callable[[], Any], what: str, most_s: float = 90) -> Any:
+def wait_until(is_so: Callable[[], Any], what: str, most_s: float = 240) -> Any:
     """What `is_so` returns, once that is true; a failure, should it never be."""
     end = time.monotonic() + most_s
     while not (found := is_so()):
@@ -81,6 +81,14 @@ def lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def wait_until_gone(processes: set[int], most_s: float = 90) -> None:
+    """A failure that names those which stay."""
+    end = time.monotonic() + most_s
+    while staying := {pid: command_of(pid) for pid in processes if lives(pid)}:
+        assert time.monotonic() < end, f"alive after {most_s} s: {staying}"
+        time.sleep(0.1)
 
 
 @dataclass
@@ -142,7 +150,7 @@ def running_command(errors: Path, *arguments: str) -> Iterator[Command]:
         children = descendants(process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, errors.read_text()
-        wait_until(lambda: not any(map(lives, children)), "all processes of Ray are gone")
+        wait_until_gone(children)
     finally:
         children |= descendants(process.pid)
         process.kill()
@@ -161,6 +169,7 @@ def nodes(ray: None) -> Iterator[Any]:
         import ray as ray_package
         from ray.cluster_utils import Cluster
 
+        others = descendants(os.getpid())  # of other tests in this process: a compiler of grammars, say
         how = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **how})
         children: set[int] = set()
@@ -169,7 +178,7 @@ def nodes(ray: None) -> Iterator[Any]:
                 cluster.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
             yield cluster
         finally:
-            children = descendants(os.getpid())
+            children = descendants(os.getpid()) - others
             ray_package.shutdown()
             cluster.shutdown()
-        wait_until(lambda: not any(map(lives, children)), "all processes of the nodes are gone")
+        wait_until_gone(children)

@@ -74,21 +74,22 @@ def where(engine: Any) -> tuple[str, int]:
     return ray.get_runtime_context().get_node_id(), engine.stats().num_generated
 
 
-def places(llm: Any) -> dict[str, tuple[str, int]]:
-    return dict(asyncio.run(llm.ask_all(where)))
+def nodes_of(llm: Any) -> set[str]:
+    """Where replicas answer."""
+    return {node for node, _ in asyncio.run(llm.ask_all(where)).values()}
 
 
 def test_each_node_has_a_replica_both_work_and_a_lost_node_is_replaced(joined, nodes):
-    first = places(joined)
-    assert len({node for node, _ in first.values()}) == 2
+    first = nodes_of(joined)
+    assert len(first) == 2
     expected = texts(joined, 12)
-    assert all(num > 0 for _, num in places(joined).values())
+    assert all(num > 0 for _, num in asyncio.run(joined.ask_all(where)).values())
     lost = nodes.list_all_nodes()[-1]
     nodes.remove_node(lost, allow_graceful=False)
+    wait_until(lambda: nodes_of(joined) == first - {lost.node_id}, "nobody answers on the lost node")
     wait_until(lambda: answered(joined) == expected, "whoever comes after the loss is answered")
-    nodes.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
-    wait_until(lambda: len(places(joined)) == 2, "a replica on the new node")
-    assert len({node for node, _ in places(joined).values()} - {node for node, _ in first.values()}) == 1
+    new = nodes.add_node(num_cpus=2, object_store_memory=STORE_BYTES)
+    wait_until(lambda: nodes_of(joined) == first - {lost.node_id} | {new.node_id}, "a replica on the new node")
     assert texts(joined, 12) == expected
 
 
