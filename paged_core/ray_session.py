@@ -6,6 +6,7 @@ interface only. Ray reads these wishes when it is imported: where the program ha
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import signal
@@ -44,13 +45,14 @@ def enter(address: str, num_cpus: float, verbose: bool, namespace: str | None = 
     `address` of a running cluster's head, `auto` for the one that this machine belongs to; "" begins one here
     with at least `num_cpus` logical processors. `verbose`: what Ray's processes print is shown. `namespace`: of the
     actors of this process; Ray's own choice if None. Signal handlers stay whose they are. Raises ConfigError when no
-    cluster answers.
+    cluster answers, or this process is in another one: Ray can be in one at a time.
     """
     prepare(address)
     import ray
     from ray.exceptions import AuthenticationError
 
     if ray.is_initialized():
+        _stay(address, ray.get_runtime_context().gcs_address)
         return False
     how: dict[str, Any] = {"address": address, "namespace": namespace}
     if not address:
@@ -82,6 +84,25 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), _REACH_S).close()
     except OSError as error:
         raise ConfigError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
+
+
+def _stay(address: str, joined: str) -> None:
+    """ConfigError when HOST:PORT is not the head of the cluster that this process has `joined`."""
+    host, _, port = address.rpartition(":")
+    joined_host, _, joined_port = joined.rpartition(":")
+    if not host or (port == joined_port and _may_be_one(host, joined_host)):
+        return
+    why = "a process can be in one cluster at a time"
+    raise ConfigError(f"this process is in the Ray cluster at {joined} and cannot join {address}: {why}")
+
+
+def _may_be_one(host: str, other: str) -> bool:
+    """Whether two names of hosts may be the same machine's: a loopback address may be any machine's, here."""
+    try:
+        addresses = [ipaddress.ip_address(socket.gethostbyname(name)) for name in (host, other)]
+    except OSError:
+        return False
+    return addresses[0] == addresses[1] or any(each.is_loopback for each in addresses)
 
 
 def leave() -> None:

@@ -9,6 +9,9 @@ from importlib.util import find_spec
 
 import pytest
 
+from paged_core import ray_session
+from paged_core.errors import ConfigError
+
 CODE = """
 import os, socket
 from paged_core.errors import ConfigError
@@ -49,11 +52,20 @@ def test_why_a_cluster_cannot_be_joined_is_one_line(tmp_path):
 
 def test_a_cluster_that_is_joined_decides_on_tokens_itself(monkeypatch):
     """Only one that is begun here is made to ask for them."""
-    from paged_core import ray_session
-
     monkeypatch.delitem(sys.modules, "ray", raising=False)
     monkeypatch.setattr(os, "environ", {})
     ray_session.prepare("auto")
     assert "RAY_AUTH_MODE" not in os.environ
     ray_session.prepare("")
     assert os.environ["RAY_AUTH_MODE"] == "token"
+
+
+@pytest.mark.parametrize("address", ["", "auto", "127.0.0.1:6379", "10.0.0.5:6379", "localhost:6379"])
+def test_a_process_stays_in_its_cluster(address):
+    ray_session._stay(address, "10.0.0.5:6379")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:6380", "10.0.0.6:6379", "10.0.0.5:1"])
+def test_a_process_in_one_cluster_does_not_pretend_to_have_joined_another(address):
+    with pytest.raises(ConfigError, match=f"in the Ray cluster at 10.0.0.5:6379 and cannot join {address}"):
+        ray_session._stay(address, "10.0.0.5:6379")

@@ -167,8 +167,10 @@ def nodes(ray: None) -> Iterator[Any]:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
         import ray as ray_package
+        from paged_exec_ray import session
         from ray.cluster_utils import Cluster
 
+        session.leave()  # where another test of this process has entered one
         others = descendants(os.getpid())  # of other tests in this process: a compiler of grammars, say
         how = {"object_store_memory": STORE_BYTES, "include_dashboard": False}
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **how})

@@ -1,21 +1,23 @@
-"""A cluster of two nodes on this machine, for all tests here."""
+"""A cluster of two nodes on this machine."""
 
 from __future__ import annotations
 
 import importlib.util
 
 import pytest
+from paged_exec_ray import session
 
 from paged_core import ray_session
 from paged_core.testing.tiny import write_tiny_llama
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster():
     """Ray, entered; two nodes with room for two ranks each. Nothing of it is left afterwards."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed: pip install 'paged-core[ray]'")
     ray_session.prepare("")
+    session.leave()  # where another test of this process has entered one
     import ray
     from ray.cluster_utils import Cluster
 
