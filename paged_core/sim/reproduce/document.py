@@ -30,8 +30,8 @@ allocators, schedulers and preemption are the real ones; only the model is repla
 paged-core reproduce
 ```
 
-from the results in [{results}]({results}); a test renders this page from them again and compares. Nothing here was
-edited by hand.
+from the results in [{results}]({results}); tests render this page from them again and compare, and repeat some of the
+runs. Nothing here was edited by hand.
 """
 _CONDITIONS = """## Conditions
 

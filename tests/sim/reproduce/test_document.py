@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,18 @@ from paged_core.sim.reproduce.document import counts, render
 from paged_core.sim.reproduce.found import Found
 from paged_core.sim.reproduce.plots import FIGURES
 from paged_core.sim.reproduce.reasons import UNKNOWN, reason
-from paged_core.sim.reproduce.tasks import FULL
+from paged_core.sim.reproduce.setup import Setup
+from paged_core.sim.reproduce.tasks import FULL, At
 from tests.sim.reproduce.conftest import found_of
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE, RESULTS = DOCS / "reproduction.md", DOCS / "reproduction.json"
+CHEAP = [
+    At(Setup(), 1.9, drain=True),
+    At(Setup(preempt="swap"), 1.9, drain=True),
+    At(Setup(mode="sample", width=2), 2.0),
+    At(Setup(lengths="alpaca", mode="beam", width=2), 30.0),
+]
 
 
 def page(knee: Any) -> str:
@@ -67,6 +75,14 @@ def test_the_committed_page_is_what_the_committed_results_say(committed: Found) 
 
 def test_the_committed_results_are_of_a_full_run(committed: Found) -> None:
     assert (committed.size, committed.only) == (FULL, tuple(IDS))
+
+
+@pytest.mark.parametrize("task", CHEAP, ids=lambda task: task.key)
+def test_the_committed_results_are_what_the_engine_gives_today(committed: Found, task: At) -> None:
+    """The first traces of some: of one sequence a request, of several samples, of beams, of swaps. A change of what
+    the engine decides is welcome, and the page is then made again."""
+    (found,) = task.run(replace(FULL, traces=1))
+    assert found.as_json() == committed.runs[task.key][0].as_json()
 
 
 def test_every_required_figure_is_reproduced_in_the_committed_results(committed: Found) -> None:
