@@ -143,6 +143,14 @@ class Sequence:
             return np.asarray(self.request.prompt_token_ids, dtype=np.int32)
         return self.rows.tokens[self.row, : self.rows.num_tokens[self.row]]
 
+    def token_slice(self, begin: int, end: int) -> NDArray[np.int32]:
+        """`token_ids[begin:end]`, at the price of these alone: the prompt of a sequence without a row is not copied."""
+        if self.rows is None:
+            import numpy as np
+
+            return np.asarray(self.request.prompt_token_ids[begin:end], dtype=np.int32)
+        return self.rows.tokens[self.row, begin : min(end, int(self.rows.num_tokens[self.row]))]
+
     @property
     def finished(self) -> bool:
         """Whether the branch has ended."""

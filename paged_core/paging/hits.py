@@ -36,7 +36,7 @@ def find_hits(allocator: PagedAllocator, seq: Sequence) -> Hits:
     most = min(size, seq.num_tokens - 1 - num)
     if most < COPY_COST * size or not _affords_copy(allocator, seq):
         return Hits(blocks, num)
-    block, common = allocator.find_beginning(seq, blocks, seq.token_ids[num : num + most].tobytes())
+    block, common = allocator.find_beginning(seq, blocks, seq.token_slice(num, num + most).tobytes())
     if common == 0 or common < COPY_COST * size:
         return Hits(blocks, num)
     return Hits([*blocks, block], num + common)

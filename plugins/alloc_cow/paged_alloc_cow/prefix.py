@@ -68,7 +68,7 @@ class PrefixKeys:
     def _extend(self, chain: list[BlockKey], seq: Sequence, num_blocks: int) -> None:
         size, start = self._block_size, len(chain)
         parent = chain[-1].digest if chain else self.root(seq.request.adapter, seq.request.cache_salt)
-        content = seq.token_ids[start * size : num_blocks * size].tobytes()
+        content = seq.token_slice(start * size, num_blocks * size).tobytes()
         stride = 4 * size
         for offset in range(0, (num_blocks - start) * stride, stride):
             tokens = content[offset : offset + stride]

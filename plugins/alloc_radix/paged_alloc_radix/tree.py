@@ -27,7 +27,7 @@ def origin_of(seq: Sequence) -> Origin:
 
 def token_blocks(seq: Sequence, start: int, stop: int, block_size: int) -> list[bytes]:
     """The tokens of full blocks `start` to `stop` of `seq`, as the tree compares them."""
-    content, stride = seq.token_ids[start * block_size : stop * block_size].tobytes(), TOKEN_BYTES * block_size
+    content, stride = seq.token_slice(start * block_size, stop * block_size).tobytes(), TOKEN_BYTES * block_size
     return [content[offset : offset + stride] for offset in range(0, len(content), stride)]
 
 
