@@ -41,7 +41,7 @@ def test_the_page_has_every_scheduler_on_every_board_as_it_is_defined_now(board)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["peak", "no_evict"])
 def test_a_figure_of_the_page_can_be_found_again(name):
-    """A row all of whose figures hang on the cost model, the engine and the scheduler, and one with who is left over."""
+    """A row all of whose figures hang on the cost model, the engine and the scheduler, and one with unfinished ones."""
     row = markdown(play(SHAREGPT, entrants(names=[name]), None)).splitlines()[-1]
     assert row in PAGE, "run the command that docs/leaderboard.md names"
 
