@@ -63,11 +63,12 @@ run: $(VENV)/.stamp-run
 	@$(BIN)/paged-core run --model $(MODEL) "$$PROMPT"
 
 # Each worker gets one thread: two workers with two threads each fight over two cores. The conformance suite is among
-# the test paths; --paged-quick shortens it, and load_gguf is judged by a file in its own format.
+# the test paths; --paged-quick shortens it, and load_gguf is judged by a file in its own format. Files with slow tests come
+# first (tests/conftest.py), which the option of xdist's keeps.
 test: $(VENV)/.stamp-dev
 	@$(BIN)/paged-core pull smollm2-135m || \
 	  echo "make test: smollm2-135m could not be obtained (reason above); tests marked 'model' will be SKIPPED" >&2
-	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --paged-quick \
+	OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder --paged-quick \
 	  --paged-loader-sample=plugins/load_gguf/tests/sample.gguf $(PYTEST_ARGS)
 
 lint: $(VENV)/.stamp-dev

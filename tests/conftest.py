@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--soak", type=float, default=0.0, metavar="SECONDS", help="run the soak for so long (600 is usual)"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first, then long ones: no worker ends up alone with minutes of work behind the others."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    size = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, -size[item.path]))
 
 
 @pytest.fixture(autouse=True)

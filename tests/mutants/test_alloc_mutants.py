@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 BLOCKS, PREFIX, SWAP = (f"test_allocator{part}.py::" for part in ("", "_prefix", "_swap"))
 PARTIAL = "test_allocator_partial.py::"
 SCRATCH, PLANS = "test_allocator_scratch.py::", "test_allocator_plans.py::"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SHAPES, MEMORY, BLOCKS, LAWS, CODES, E4M3, GRAPHS = (
     f"test_attention{part}.py::" for part in ("", "_memory", "_blocks", "_laws", "_codes", "_e4m3", "_graphs")
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 STEPS, MOVES, FLIGHT = "test_executor.py::", "test_executor_moves.py::", "test_executor_flight.py::"
 RANKS = "test_executor_parallel.py::"
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 SOUND, DAMAGED = "test_loader.py::", "test_loader_damage.py::"
 
 CAUGHT_BY = {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ALONE, ENGINE = "test_preemption.py::", "test_preemption_engine.py::"
 
 CAUGHT_BY = {

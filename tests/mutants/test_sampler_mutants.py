@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 DRAWS, ROWS, EDITS, FAILURES, LOGPROBS, PROCESSORS, MODES, BEGUN = (
     f"test_sampler{part}.py::"
     for part in ("", "_rows", "_edits", "_failures", "_logprobs", "_processors", "_modes", "_begin")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 LAWS, PRESSURE, GANGS = "test_scheduler.py::", "test_scheduler_pressure.py::", "test_scheduler_gangs.py::"
 PRIORITY = "test_scheduler_priority.py::"
 
