@@ -67,7 +67,7 @@ def runs(name: str, precision: str, *results: dict[str, Any], driver: str = "ope
 def is_alive(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or read
         return False
     return state not in "ZX"
 
