@@ -9,7 +9,7 @@ from paged_core.errors import PluginContractError
 from paged_core.paging.hits import TOKEN_BYTES, Siblings, common_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Origin = tuple[str | None, str | None]
 """Adapter and cache salt: every pair has a tree of its own, so nothing is ever shared across (law 14)."""
+_PIECE = 16
+"""Blocks of the first piece of a prompt; each further one is twice as long."""
 
 
 def origin_of(seq: Sequence) -> Origin:
@@ -25,10 +27,16 @@ def origin_of(seq: Sequence) -> Origin:
     return seq.request.adapter, seq.request.cache_salt
 
 
-def token_blocks(seq: Sequence, start: int, stop: int, block_size: int) -> list[bytes]:
-    """The tokens of full blocks `start` to `stop` of `seq`, as the tree compares them."""
-    content, stride = seq.token_slice(start * block_size, stop * block_size).tobytes(), TOKEN_BYTES * block_size
-    return [content[offset : offset + stride] for offset in range(0, len(content), stride)]
+def token_blocks(seq: Sequence, start: int, stop: int, block_size: int) -> Iterator[bytes]:
+    """The tokens of full blocks `start` to `stop` of `seq`, as the tree compares them: read piece by piece, since a
+    match may end long before a prompt does."""
+    stride, num = TOKEN_BYTES * block_size, _PIECE
+    while start < stop:
+        end = min(start + num, stop)
+        content = seq.token_slice(start * block_size, end * block_size).tobytes()
+        for offset in range(0, len(content), stride):
+            yield content[offset : offset + stride]
+        start, num = end, 2 * num
 
 
 class Node:
@@ -87,18 +95,22 @@ class RadixTree:
         self._queue: list[tuple[int, int, Node]] = []
         self._serial = 0
 
-    def match(self, origin: Origin, blocks: list[bytes]) -> list[int]:
-        """Blocks that hold the longest cached beginning of `blocks`, one for each."""
+    def match(self, origin: Origin, blocks: Iterable[bytes]) -> list[int]:
+        """Blocks that hold the longest cached beginning of `blocks`, one for each; no more of these are asked for."""
         found: list[int] = []
-        node = self.roots.get(origin)
-        while node is not None and len(found) < len(blocks):
-            node = node.children.get(blocks[len(found)])
-            if node is None:
+        node, index = self.roots.get(origin), 0
+        if node is None:
+            return found
+        for tokens in blocks:
+            if index == len(node.tokens):
+                child = node.children.get(tokens)
+                if child is None:
+                    break
+                node, index = child, 0
+            if node.tokens[index] != tokens:
                 break
-            for tokens, holders in zip(node.tokens, node.holders, strict=True):
-                if len(found) == len(blocks) or tokens != blocks[len(found)]:
-                    return found
-                found.append(holders[0])
+            found.append(node.holders[index][0])
+            index += 1
         return found
 
     def closest(self, origin: Origin, before: int | None, tokens: bytes) -> tuple[int, int]:
