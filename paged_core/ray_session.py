@@ -87,10 +87,12 @@ def _reach(address: str) -> None:
 
 
 def _stay(address: str, joined: str) -> None:
-    """ConfigError when HOST:PORT is not the head of the cluster that this process has `joined`."""
+    """ConfigError when `address` is not the head of the cluster that this process has `joined`."""
+    if address in ("", "auto"):
+        return
     host, _, port = address.rpartition(":")
     joined_host, _, joined_port = joined.rpartition(":")
-    if not host or (port == joined_port and _may_be_one(host, joined_host)):
+    if port == joined_port and _may_be_one(host, joined_host):
         return
     why = "a process can be in one cluster at a time"
     raise ConfigError(f"this process is in the Ray cluster at {joined} and cannot join {address}: {why}")
@@ -98,6 +100,8 @@ def _stay(address: str, joined: str) -> None:
 
 def _may_be_one(host: str, other: str) -> bool:
     """Whether two names of hosts may be the same machine's: a loopback address may be any machine's, here."""
+    if host == other:
+        return True
     try:
         addresses = [ipaddress.ip_address(socket.gethostbyname(name)) for name in (host, other)]
     except OSError:

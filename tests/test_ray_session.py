@@ -65,7 +65,7 @@ def test_a_process_stays_in_its_cluster(address):
     ray_session._stay(address, "10.0.0.5:6379")
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:6380", "10.0.0.6:6379", "10.0.0.5:1"])
+@pytest.mark.parametrize("address", ["127.0.0.1:6380", "10.0.0.6:6379", "10.0.0.5:1", "nonsense"])
 def test_a_process_in_one_cluster_does_not_pretend_to_have_joined_another(address):
     with pytest.raises(ConfigError, match=f"in the Ray cluster at 10.0.0.5:6379 and cannot join {address}"):
         ray_session._stay(address, "10.0.0.5:6379")

@@ -137,11 +137,7 @@ class Sequence:
     @property
     def token_ids(self) -> NDArray[np.int32]:
         """Prompt and output ids, int32 [num_tokens]: a view while the sequence has a row, else a new array."""
-        if self.rows is None:
-            import numpy as np
-
-            return np.asarray(self.request.prompt_token_ids, dtype=np.int32)
-        return self.rows.tokens[self.row, : self.rows.num_tokens[self.row]]
+        return self.token_slice(0, self.num_tokens)
 
     def token_slice(self, begin: int, end: int) -> NDArray[np.int32]:
         """`token_ids[begin:end]`, at the price of these alone: the prompt of a sequence without a row is not copied."""

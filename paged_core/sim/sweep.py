@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     Progress = Callable[[float], None]
 
+_FEWEST = 10
+"""Requests due in the duration: a search tries no slower rate, at which soon none is due."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -63,10 +66,6 @@ class Point:
     num_steps: int
     num_rows: int
     took_s: float
-
-
-_FEWEST = 10
-"""Requests due in the duration: a search tries no slower rate, at which soon none is due."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,6 @@ class RadixAllocator(PagedAllocator):
 
     def find_blocks(self, seq: Sequence, limit: int) -> list[int]:
         """Published blocks that hold the beginning of `seq`: the path of its tokens."""
-        if not self.pool.tree.roots:
-            return []
         return self.pool.tree.match(origin_of(seq), token_blocks(seq, 0, limit, self.block_size))
 
     def find_beginning(self, seq: Sequence, blocks: list[int], tokens: bytes) -> tuple[int, int]:
